@@ -52,7 +52,7 @@ def good_answers(count: int, data: Path | None, seed: int) -> list[Pair]:
 def from_data(folder: Path) -> tuple[Pair, ...]:
     from grading_study import drawn, gold_answers
 
-    from cotrain.grading.pool import quick_grade
+    from cotrain.grading.compare_texts import quick_grade
 
     pairs = drawn(dict(gold_answers(folder)), 3000, random.Random(0))
     return tuple((gold, answer) for _, right, gold, answer in pairs if right and quick_grade(gold, answer) is None)

@@ -43,7 +43,8 @@ from cotrain.core.errors import DataError
 from cotrain.core.types import Grade
 from cotrain.data.columns import ANY, lines_of, object_of, row_of
 from cotrain.formats.answers import final_answer
-from cotrain.grading.pool import GradingPool, quick_grade, read_answer, vote_key
+from cotrain.grading.compare_texts import quick_grade, read_answer, vote_key
+from cotrain.grading.pool import GradingPool
 
 
 def main() -> None:

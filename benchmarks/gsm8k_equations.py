@@ -42,7 +42,8 @@ from cotrain import (
 )
 from cotrain.core.types import StepVerdicts, Task
 from cotrain.data.files import JsonlTasks
-from cotrain.grading.pool import AnswerGrader, quick_grade
+from cotrain.grading.compare_texts import quick_grade
+from cotrain.grading.pool import AnswerGrader
 from cotrain.rollout import common_roles
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.tools.calls import CallFormat, Tool, ToolCall, ToolError, use_tools

@@ -2,7 +2,11 @@
 
 Of all functions and methods of the package (dunders aside) at most half have a name of one word, and at most one in
 fifty is a bare participle (``told``, ``settled``). No name of a module's functions and classes is defined in three
-files with different meanings; ``ONE_MEANING`` has those that mean the same wherever they stand."""
+files with different meanings; ``ONE_MEANING`` has those that mean the same in every file.
+
+Words that the project gave up do not come back: ``RETIRED`` has them with the word that took their place. They are
+looked for in the names of files, classes, functions, parameters, attributes and variables; participles that say
+nothing of a value (``PARTICIPLE_VARIABLES``) are looked for in variables and parameters of ``READ_FOLDERS``."""
 
 import ast
 import sys
@@ -18,12 +22,49 @@ ONE_MEANING = frozenset(
     """main command compare evaluate save_checkpoint lines_of estimate_text first_line mean rehearse start_states
     task_of""".split()  # noqa: SIM905
 )
+RETIRED = {
+    "JUDGE_TAGS": "VERDICT_TAGS",
+    "JudgeOptions": "VerifierOptions",
+    "ask_verb": "a method written out",
+    "cell": "sandbox",
+    "cells": "sandbox",
+    "embedded": "shipped (weights), local (engine)",
+    "judge_prompts": "verifier_prompts",
+    "judge_role": "verifier_role",
+    "judges": "verifiers",
+    "lag": "async_steps",
+    "pull_to": "reference",
+    "speaks": "generates",
+    "watched": "observer",
+}
+KEPT = {  # folder or file in which a retired word has another meaning
+    "cell": ("analysis", "core", "data", "inference", "metrics", "reports"),  # of a table, of a closure
+    "cells": ("analysis", "core", "data", "inference", "metrics", "reports"),
+    "judge_role": ("recipes/gram.py",),  # its judge pays a generator
+    "embedded": ("models",),  # tokens as vectors
+    "judges": ("reports",),  # key of the viewer's JSON
+}
+PARTICIPLE_VARIABLES = frozenset("asked found given made taken told".split())  # noqa: SIM905
+READ_FOLDERS = ("core", "formats", "grading", "metrics", "storage", "trackers")
 functions: list[str] = []
+retired: list[str] = []
 places: dict[str, set[str]] = defaultdict(set)
 for path in sorted((root / "cotrain").rglob("*.py")):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     nodes = (ast.FunctionDef, ast.AsyncFunctionDef)
     functions += [n.name for n in ast.walk(tree) if isinstance(n, nodes) and not n.name.startswith("__")]
+    place = str(path.relative_to(root / "cotrain"))
+    names = {path.stem} | {n.name for n in ast.walk(tree) if isinstance(n, (*nodes, ast.ClassDef))}
+    names |= {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
+    names |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
+    variables = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    for name in sorted(RETIRED.keys() & (names | variables)):
+        if not place.startswith(KEPT.get(name, ())):
+            retired.append(f"{place} has {name!r}; the word for it is {RETIRED[name]}")
+    if place.startswith(READ_FOLDERS):
+        parameters = {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
+        for name in sorted(PARTICIPLE_VARIABLES & (variables | parameters)):
+            retired.append(f"{place} has a variable {name!r}; name what it is")
     for node in tree.body:
         if isinstance(node, (*nodes, ast.ClassDef)) and not node.name.startswith("__"):
             places[node.name.strip("_")].add(str(path.relative_to(root)))
@@ -35,4 +76,6 @@ shared = {name: files for name, files in places.items() if len(files) > FILES an
 print(f"names: {len(functions)} functions, {one_word:.1%} of one word, {participles:.1%} bare participles")
 for name, files in sorted(shared.items()):
     print(f"names: {name} is defined in {len(files)} files: {', '.join(sorted(files))}")
-sys.exit(bool(shared) or one_word > ONE_WORD or participles > PARTICIPLES)
+for line in retired:
+    print(f"names: {line}")
+sys.exit(bool(shared or retired) or one_word > ONE_WORD or participles > PARTICIPLES)

@@ -31,11 +31,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LONG = 40  # lines of a function from which on it is counted as long
-IRREGULAR = frozenset(
-    """begun born bought bound brought built chosen come cut dealt done drawn driven fallen found given gone grown heard
-    held hidden hit kept known laid led left lent lost made meant met paid put run said seen sent set shown shut sold
-    spent split spoken stood struck taken taught thrown told torn understood won woven written""".split()  # noqa: SIM905
-)
+IRREGULAR_TEXT = """
+begun born bought bound brought built chosen come cut dealt done drawn driven fallen found given gone grown heard held
+hidden hit kept known laid led left lent lost made meant met paid put run said seen sent set shown shut sold spent split
+spoken stood struck taken taught thrown told torn understood won woven written
+"""
+IRREGULAR = frozenset(IRREGULAR_TEXT.split())
 NO_PARTICIPLE = {"feed", "need", "seed", "shed", "speed", "embed"}
 LAYOUT = {
     tokenize.COMMENT,

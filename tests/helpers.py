@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import signal
+import subprocess
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -31,6 +34,7 @@ from cotrain.metrics.table import TABLE
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.prompts.chat_template import Message
 from cotrain.rollout.event_loop import EngineEventLoop, engine_paused, gather
+from cotrain.trainer.failures import Interrupted
 from cotrain.trainer.policy_store import PolicyStore
 
 CONFIGS = {"llama": LlamaConfig, "qwen3": Qwen3Config}  # both with two query heads a key head; qwen3 norms q and k
@@ -159,6 +163,75 @@ class RandomLatency:
     async def _wait(self) -> None:
         async with engine_paused():
             await asyncio.sleep(self._rng.random() * 0.003)
+
+
+class CountedEngine:
+    """Any engine, which counts its advances, and stops the run at one of them."""
+
+    def __init__(self, engine: Engine, stop_at: int | None = None) -> None:
+        self.engine, self.count, self.stop_at = engine, 0, stop_at
+        self.sample, self.publish, self.counts = engine.sample, engine.publish, engine.counts
+
+    def advance(self) -> bool:
+        self.count += 1
+        if self.count == self.stop_at:
+            raise Interrupted(signal.SIGINT)
+        return self.engine.advance()
+
+
+class Heard:
+    """An observer of a run that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.rows: list[Mapping[str, object]] = []
+
+    def message(self, text: str) -> None:
+        self.lines.append(text)
+
+    def update(self, row: Mapping[str, object]) -> None:
+        self.rows.append(row)
+
+
+class StopAfter:
+    """An observer that asks the run to stop after a step, as Ctrl-C does."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def message(self, text: str) -> None: ...
+
+    def update(self, row: Mapping[str, object]) -> None:
+        if row.get("step") == self.step and "kind" not in row:
+            signal.raise_signal(signal.SIGINT)
+
+
+class LeaveAfter:
+    """An observer that ends the run without a word after so many rows, or with another error."""
+
+    def __init__(self, rows: int, error: type[BaseException] | BaseException = KeyboardInterrupt) -> None:
+        self.left, self.error = rows, error
+
+    def message(self, text: str) -> None: ...
+
+    def update(self, row: Mapping[str, object]) -> None:
+        self.left -= 1
+        if not self.left:
+            raise self.error
+
+
+def kill_after_rows(command: Sequence[str], folder: Path, rows: int, *, then: float = 0.0) -> bool:
+    """Begin a command that makes a run in ``folder``, and kill it once its metrics have so many rows, and ``then`` so
+    many seconds later. False where it had ended before, as it should."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    metrics = folder / "metrics.jsonl"
+    while process.poll() is None and (not metrics.exists() or metrics.read_bytes().count(b"\n") < rows):
+        time.sleep(0.002)
+    time.sleep(then)
+    process.kill()
+    ended = process.wait()
+    assert ended in (0, -signal.SIGKILL), ended
+    return ended != 0
 
 
 class AnyOrder:

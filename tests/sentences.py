@@ -68,6 +68,7 @@ _VARYING = {
     r"\(there are: .*?\)": "(there are: …)",
     r"(?<=127\.0\.0\.1:)\d+": "PORT",
     r"\bTask-\d+": "Task-N",
+    r"(?<=\.py, line )\d+": "N",  # of a test, which moves
     r"\bprocess \d+ since \S+ \S+(?=;)": "process N since DATE TIME",
 }
 _SEEN: dict[str, set[str]] = {}  # the test that runs, and the codes that it has met: the first sentence of each counts
@@ -99,6 +100,30 @@ def check_error(error: CotrainError, code: str, names: Sequence[str] = ()) -> No
     missing = [name for name in names if name not in said]
     assert not missing, f"{code} does not name {missing}: {said}"
     _compare_sentence(code, sentence_of(error))
+
+
+def command_refuses(
+    words: Sequence[object], code: str, capsys: pytest.CaptureFixture[str], *, names: str | Sequence[str] = ()
+) -> str:
+    """A command ends with exit code 2 and one line, which says the error with this code and has these names; the line.
+
+    Codes show at ``--log-level debug``, where the traceback of the error stands above its line.
+    """
+    from cotrain.cli.main import main  # here, so that a test of imports may use this module
+
+    code, _, more = code.partition(": ")
+    wanted = [names] if isinstance(names, str) else list(names)
+    wanted += more.split(" | ") if more else []
+    capsys.readouterr()  # what was said before
+    assert main([*map(str, words), "--log-level", "debug"]) == 2
+    above, shown, below = capsys.readouterr().err.partition("Traceback (most recent call last):\n")
+    beside = [line for line in above.splitlines() if not line.startswith(("loading ", "note: "))]
+    assert shown and not beside, f"beside the line of the error: {beside}"
+    line = below.splitlines()[-1]
+    assert line.startswith("cotrain") and line.endswith(f" [{code}]"), f"expected {code}: {line}"
+    missing = [name for name in wanted if name not in line]
+    assert not missing, f"{code} does not name {missing}: {line}"
+    return line.removesuffix(f" [{code}]")
 
 
 def sentence_of(error: CotrainError) -> str:

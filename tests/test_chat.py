@@ -16,7 +16,7 @@ from cotrain.runs.choose_formats import DEFAULT_FORMAT, AnswerFormat
 from cotrain.serving import chat
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import TINY
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 
 class Parrot:
@@ -133,8 +133,7 @@ def test_one_problem_without_a_conversation(trainer, monkeypatch, capsys, tmp_pa
     assert main(["chat", str(tmp_path), "--once", problem]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "Ctrl-D" not in lines[0] and any(line.startswith("    answer: ") for line in lines)
-    assert main(["chat", str(tmp_path), "--once", " "]) == 2
-    assert "--once is empty" in capsys.readouterr().err
+    command_refuses(["chat", str(tmp_path), "--once", " "], "E_ONCE_EMPTY: --once", capsys)
 
 
 def test_a_problem_that_cannot_be_answered_does_not_end_the_conversation(trainer, monkeypatch, capsys):
@@ -153,5 +152,4 @@ def test_a_problem_that_cannot_be_answered_does_not_end_the_conversation(trainer
     with refuses("E_NO_ANSWER", names="test_chat.py") as refused:
         chat.problem_lines(SimpleNamespace(recipe=recipe), executor, "?", 10)
     assert "\x1b" not in str(refused.value)
-    assert main(["chat", ".", "--once", "word " * 900]) == 2
-    assert "exceed the context" in capsys.readouterr().err
+    command_refuses(["chat", ".", "--once", "word " * 900], "E_NO_ANSWER: 'solver' | context of 1024", capsys)

@@ -22,7 +22,7 @@ from cotrain.runs.changes import rebuild_recipe
 from cotrain.runs.directory import RunDirectory
 from cotrain.serving.export import export_policy, load_policy, model_card
 from tests.helpers import EASY, TINY, cast_of
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 pytestmark = pytest.mark.whole
 
@@ -133,8 +133,11 @@ def test_a_reward_model_is_one_of_transformers(tmp_path):
 
 
 def test_refusals(run, tmp_path, capsys):
-    assert main(["export", str(run), "--role", "verifer", "--out", str(tmp_path / "a")]) == 2
-    assert "did you mean" in capsys.readouterr().err
+    command_refuses(
+        ["export", str(run), "--role", "verifer", "--out", str(tmp_path / "a")],
+        "E_NO_SUCH_ROLE_OR_POLICY: 'verifer' | 'verifier'",
+        capsys,
+    )
     with refuses("E_OUT_NOT_EMPTY"):
         export_policy(run, "solver", run)
     api.run(override(cooper(steps=2, warmup=1, tasks=EASY, **SMALL), BRIEF), tmp_path / "cooper")

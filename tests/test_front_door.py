@@ -21,6 +21,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.data.files import SPLITS, JsonlTasks
 from cotrain.recipes import NAMES, RECIPES, tango
 from tests.helpers import TINY
+from tests.sentences import command_refuses
 
 SMALL = ["--model", TINY, "--threads", "1", "--kl", "0"]
 
@@ -249,8 +250,7 @@ def test_the_doctor_looks_for_every_package_that_cotrain_may_use():
 
 
 def test_the_doctor_looks_at_a_model_that_is_named(capsys):
-    assert main(["doctor", "--model", "./nowhere"]) == 2
-    assert "'./nowhere': no such directory" in capsys.readouterr().err
+    command_refuses(["doctor", "--model", "./nowhere"], "E_MODEL_NOT_FOUND: './nowhere'", capsys)
 
 
 @pytest.mark.whole
@@ -323,8 +323,11 @@ def test_columns_of_any_name_are_named_by_flags(tmp_path, capsys):
     (tmp_path / "mine.toml").write_text(flags)
     assert main(["run", "--config", str(tmp_path / "mine.toml"), "--dry-run"]) == 0
     assert plain_lines(capsys.readouterr().out) == plain_lines(flags)
-    assert main([*run, "--answer-column", "frage", "--tasks", "words"]) == 2
-    assert "--answer-column goes with --data FILE and --tasks jsonl, not with 'words'" in capsys.readouterr().err
+    command_refuses(
+        [*run, "--answer-column", "frage", "--tasks", "words"],
+        "E_FLAG_NEEDS_DATA_FILE: --answer-column | 'words'",
+        capsys,
+    )
 
 
 @pytest.mark.whole

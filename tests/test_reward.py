@@ -18,7 +18,7 @@ from cotrain.runs.changes import rebuild_recipe
 from cotrain.storage.ledger import Ledger
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 PAGE = Path(__file__).parents[1] / "docs" / "method-from-scratch.md"
 SHORT = "def short(task, answer, correct):\n    return correct - 0.5 * answer.tokens\n"
@@ -78,10 +78,11 @@ def test_a_function_of_no_file_runs_and_says_what_a_resumed_run_needs(tmp_path):
         ("mine.py:shirt", "unknown function 'shirt'; did you mean 'short'"),
         ("mine.py", "expected path/to/file.py:function"),
         ("none.py:short", "there is no file"),
+        ("mine.py:of_two", "expected def of_two(task, answer, correct)"),
     ],
 )
 def test_what_is_no_function_is_refused_before_the_run(target, told, tmp_path, monkeypatch, capsys):
-    (tmp_path / "mine.py").write_text(SHORT)
+    (tmp_path / "mine.py").write_text(f"{SHORT}\n\ndef of_two(task, answer): ...\n")
     monkeypatch.chdir(tmp_path)
     assert main(["run", "grpo", "--reward", target, "--out", "run"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -97,8 +98,11 @@ def test_a_reward_and_noise_of_the_truth_do_not_go_together():
 def test_a_function_that_fails_is_named_with_its_line(tmp_path, capsys):
     (tmp_path / "mine.py").write_text("def bad(task, answer, correct):\n    return answer.words\n")
     words = ["run", "grpo", "--smoke", "--model", TINY, "--threads", "1", "--kl", "0", "--steps", "1"]
-    assert main([*words, "--reward", f"{tmp_path / 'mine.py'}:bad", "--out", str(tmp_path / "run")]) == 2
-    assert "mine.py, line 2: AttributeError" in capsys.readouterr().err
+    command_refuses(
+        [*words, "--reward", f"{tmp_path / 'mine.py'}:bad", "--out", str(tmp_path / "run")],
+        "E_TOO_MANY_FAILURES: mine.py, line 2: AttributeError",
+        capsys,
+    )
 
 
 def leaves(*_):

@@ -21,7 +21,7 @@ from cotrain.runs import manifest
 from cotrain.runs.changes import rebuild_recipe
 from cotrain.runs.directory import RunDirectory
 from tests.helpers import EASY, TINY
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 SMALL = {"model": TINY, "tasks_per_step": 4, "group_size": 2, "evaluation_tasks": 1, "lr": 1e-2, "tasks": EASY}
 BRIEF = ["evaluation.splits=[]", "evaluation.group_size=1", "evaluation.greedy=false"]
@@ -75,7 +75,7 @@ def test_matrices_fit_80_columns():
     lines = lines_of(found)
     assert all(len(line) <= 80 for line in lines) and "3 more columns" in lines[-1]
     assert "won of the row as solver" in lines and "Matthews correlation of the verifier" in lines
-    assert "balanced accuracy of the judge" in lines
+    assert "balanced accuracy of the verifier" in lines
     assert "gap: believed minus right" not in lines
 
 
@@ -134,8 +134,7 @@ def test_one_pair_of_a_small_run(tmp_path, capsys):
     run = run_of(tmp_path, "run", critic="opponent", steps=1, lora=2)
     capsys.readouterr()
     words = ["xplay", str(run), "--seats", "solver", "bob", "--problems=2", "--samples=1", "--threads=1"]
-    assert main([*words, "--signal=wonn"]) == 2
-    assert "unknown signal of role 'solver' (--signal) 'wonn'; did you mean 'won'?" in capsys.readouterr().err
+    command_refuses([*words, "--signal=wonn"], "E_UNKNOWN_SIGNAL: 'wonn' | 'won'", capsys)
     assert main(words) == 0 and "won of the row as solver" in capsys.readouterr().out
     found = json.loads((run / "seats.json").read_text())
     assert [(cell["row"], cell["column"]) for cell in found["cells"]] == [(0, 0), (0, 1), (1, 0), (1, 1)]

@@ -10,6 +10,7 @@ import pytest
 from cotrain.cli.main import main
 from tests.helpers import TINY
 from tests.runs.test_run import digest
+from tests.sentences import command_refuses
 from tests.test_docs_pages import ROOT, blocks
 
 KILLED = """
@@ -58,7 +59,5 @@ def test_a_source_can_be_named_on_the_command_line(tmp_path, monkeypatch, capsys
     words = ["run", "grpo", "--out", "x", "--dry-run", "--json", "--tasks"]
     assert main([*words, "reversals.py:Reversals"]) == 0
     assert '"letters": 5' in capsys.readouterr().out
-    assert main([*words, "reversals.py:Reversal"]) == 2
-    assert "unknown class 'Reversal'; did you mean 'Reversals'?" in capsys.readouterr().err
-    assert main([*words, "gone.py:Reversals"]) == 2
-    assert "there is no file gone.py" in capsys.readouterr().err
+    command_refuses([*words, "reversals.py:Reversal"], "E_NO_SUCH_CLASS: 'Reversal' | 'Reversals'", capsys)
+    command_refuses([*words, "gone.py:Reversals"], "E_CODE_FILE_MISSING: gone.py", capsys)

@@ -6,8 +6,6 @@ from __future__ import annotations
 import inspect
 import random
 import re
-import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -24,7 +22,7 @@ from cotrain.learner.batching import collate
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.runs import run as loop
 from cotrain.trainer.trainer import CoTrainer
-from tests.helpers import EASY, TINY, RandomLatency
+from tests.helpers import EASY, TINY, RandomLatency, kill_after_rows
 from tests.runs.test_run import digest
 
 PAGE = (Path(__file__).parents[1] / "docs" / "tools.md").read_text(encoding="utf-8")
@@ -158,22 +156,11 @@ def test_killed_and_resumed_it_ends_with_the_same_bits(place, peaceful):
     command = [sys.executable, "-m", "cotrain.cli.main", "run", f"{place / 'calculator.py'}:with_calculator", *flags]
     for tried in range(4):  # on a busy machine it may end before it is killed
         out = place / f"killed-{tried}"
-        process = subprocess.Popen([*command, "--out", str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        rows = chance.randint(1, 2)
-        while process.poll() is None and (not (out / "metrics.jsonl").exists() or _lines(out / "metrics.jsonl") < rows):
-            time.sleep(0.002)
-        if process.poll() is None:
+        if was_killed := kill_after_rows([*command, "--out", str(out)], out, chance.randint(1, 2)):
             break
-        assert process.returncode == 0
-    assert process.poll() is None, "it ended before it was killed"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    assert was_killed
     api.resume(out)
     assert digest(out) == digest(peaceful)
-
-
-def _lines(path: Path) -> int:
-    return path.read_bytes().count(b"\n")
 
 
 @pytest.mark.whole

@@ -25,7 +25,7 @@ from cotrain.rollout.role import Role
 from cotrain.storage import checkpoints
 from cotrain.storage.ledger import Ledger
 from tests.helpers import EASY, TINY
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 SMALL = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1, "lr": 1e-2}
 BRIEF = ["evaluation.splits=[]", "evaluation.group_size=1"]
@@ -246,9 +246,7 @@ def test_references_review_the_same_rollouts(tmp_path, capsys, monkeypatch):
     assert main([*words, TINY, str(missing)]) == 2
     out, error = capsys.readouterr()
     assert error.count("\n") == 1 and f"{str(missing)!r}: no such directory" in error and "judged" not in out
-    assert main([*words, "http://127.0.0.1:9/v1"]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert "expected the name of one of its models behind '#'" in line
+    command_refuses([*words, "http://127.0.0.1:9/v1"], "E_REMOTE_MODEL_UNNAMED: #judge", capsys)
     with monkeypatch.context() as patched:  # a server that is gone
         patched.setattr(reviewed, "frozen", lambda model: remote("http://127.0.0.1:9/v1", "judge", deadline=0.2))
         assert main([*words, "http://127.0.0.1:9/v1#judge"]) != 0
@@ -281,8 +279,7 @@ def test_references_review_the_same_rollouts(tmp_path, capsys, monkeypatch):
     assert all(pair["n"] <= rows[pair["generator"]]["n"] for pair in found["pairs"])
     assert f"A: shipped-checker\nB: {TINY}\n" in printed and "A (first) and B (second)" in printed
     assert all(len(line) <= 80 for line in printed.splitlines() if " (second)" in line or line[:1].isdigit())
-    assert main(["xplay", str(run), "--reference", TINY]) == 2
-    assert "--reference goes with --on-rollouts alone" in capsys.readouterr().err
+    command_refuses(["xplay", str(run), "--reference", TINY], "E_COMMAND_LINE: --reference | --on-rollouts", capsys)
 
 
 @pytest.mark.whole
@@ -292,9 +289,7 @@ def test_a_run_without_checkpoints_says_so(tmp_path, capsys):
     for path in sorted((run / "checkpoints").iterdir()):
         shutil.rmtree(path)
     capsys.readouterr()
-    assert main(["xplay", str(run), "--on-rollouts"]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert "has no checkpoint" in line and "--keep-every" in line
+    command_refuses(["xplay", str(run), "--on-rollouts"], "E_NO_CHECKPOINT_TO_CROSS: run has | --keep-every", capsys)
 
 
 @pytest.mark.whole
@@ -315,5 +310,4 @@ def test_two_runs_are_crossed(tmp_path, capsys):
     other = tmp_path / "other"
     api.run(override(tango(steps=5, warmup=1, tasks=study_problems((3, 4)), seed=0, **SMALL), BRIEF), other)
     capsys.readouterr()
-    assert main(["xplay", str(runs[0]), str(other)]) == 2
-    assert "other problems" in capsys.readouterr().err
+    command_refuses(["xplay", str(runs[0]), str(other)], "E_RUNS_DIFFER: other has | seed-0", capsys)

@@ -1,7 +1,7 @@
-"""Further edits of samples, for ``PolicyGradient.edit_before`` (rewards) and ``edit_after`` (samples with advantages).
+"""Edits of samples: ``PolicyGradient.edit_before`` changes rewards, ``edit_after`` changes samples with advantages.
 
-Each takes samples and returns those to learn from, with the number that it left out by reason.
-``recipes/mars/subsample.py`` has another one.
+An edit is a function from samples to (the samples to learn from, how many it left out by reason). A method's own edit
+is in its own folder, such as ``recipes/mars/subsample.py``.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from cotrain.core.types import Reward
 
 @dataclass(frozen=True, slots=True)
 class TrainWithPromptOf:
-    """Samples of other roles are learned as answers to the prompt that ``role`` had in their group: a refinement is
-    learned as if there had been no critique."""
+    """Train samples of other roles as answers to the prompt that ``role`` had in their group. So a refinement, which
+    was sampled after a critique, is trained as an answer to the problem alone."""
 
     role: str
 
     def __call__(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, int]]:
         prompts = {sample.group: sample.prompt_ids for sample in samples if sample.role == self.role}
-        lonely = [sample.key for sample in samples if sample.group not in prompts]
-        if lonely:
+        without_prompt = [sample.key for sample in samples if sample.group not in prompts]
+        if without_prompt:
             raise ConfigError(
-                f"sample {lonely[0]} is to be learned with the prompt of role {self.role!r}, but that role has none in "
-                "its group; give it the group of one that has, as in group=solution.group",
+                f"sample {without_prompt[0]} is to be learned with the prompt of role {self.role!r}, but that role "
+                "has none in its group; give it the group of one that has, as in group=solution.group",
                 code="E_PROMPT_OUTSIDE_GROUP",
             )
         return [self._replace_prompt(sample, prompts[sample.group]) for sample in samples], {}
@@ -45,9 +45,8 @@ class TrainWithPromptOf:
 
 @dataclass(frozen=True, slots=True)
 class LeaveOut:
-    """Tokens that a per-span signal stands on become context, as if they had been given: they have neither credit nor
-    loss and count in no total. SSRL (arXiv 2508.10874) leaves out what a policy wrote in the place of search
-    results."""
+    """Turn tokens that carry a per-span signal into context: they get no advantage and no loss, and count in no total.
+    SSRL (arXiv 2508.10874) leaves out what a policy wrote in the place of search results."""
 
     signal: Signal
 
@@ -61,73 +60,78 @@ class LeaveOut:
     def __call__(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, int]]:
         kept = []
         for sample in samples:
-            remainder = self._without_hidden(sample)
-            if remainder is not None:
-                kept.append(remainder)
+            shorter = self._without_span_tokens(sample)
+            if shorter is not None:
+                kept.append(shorter)
         return kept, _left_out("all left out", samples, kept)
 
-    def _without_hidden(self, sample: Sample) -> Sample | None:
-        """The sample without the tokens of the signal; None if it has no other ones."""
-        hidden: set[int] = set()
+    def _without_span_tokens(self, sample: Sample) -> Sample | None:
+        """The sample with the tokens of the signal as context; None if it has no other tokens."""
+        left_out: set[int] = set()  # positions of tokens that become context
         for reward in sample.rewards_for(self.signal):
             if reward.tokens:
-                hidden.update(range(*reward.tokens))
-        if not hidden:
+                left_out.update(range(*reward.tokens))
+        if not left_out:
             return sample
 
-        stays = [i not in hidden for i in range(len(sample.token_ids))]
-        if not any(stays):
+        is_kept = [i not in left_out for i in range(len(sample.token_ids))]
+        if not any(is_kept):
             return None
 
-        before = [0, *accumulate(stays)]  # kept tokens in front of each place
-        n_kept = before[-1]
+        n_kept_before = [0, *accumulate(is_kept)]  # [T + 1] kept tokens in front of each position
+        n_kept = n_kept_before[-1]
 
-        # Context is keyed by the kept token that it stands before: what was given there, and what is hidden now.
-        given_at = dict(sample.context_tokens)
-        context: dict[int, list[int]] = {}
+        # New context in front of each kept token k: the old context there, and the tokens that are left out there.
+        old_context = dict(sample.context_tokens)
+        new_context: dict[int, list[int]] = {}
         for i, token in enumerate(sample.token_ids):
-            here = context.setdefault(before[i], [])
-            here.extend(given_at.get(i, ()))
-            if not stays[i]:
-                here.append(token)
-        between: ContextTokens = tuple((k, tuple(ids)) for k, ids in sorted(context.items()) if 0 < k < n_kept and ids)
+            ids_here = new_context.setdefault(n_kept_before[i], [])
+            ids_here.extend(old_context.get(i, ()))
+            if not is_kept[i]:
+                ids_here.append(token)
 
-        index = torch.tensor([i for i, kept in enumerate(stays) if kept])
+        # Context in front of the first kept token belongs to the prompt; context after the last one has no use.
+        context_tokens: ContextTokens = tuple(
+            (k, tuple(ids)) for k, ids in sorted(new_context.items()) if 0 < k < n_kept and ids
+        )
+        index = torch.tensor([i for i, kept in enumerate(is_kept) if kept])
 
         def take_kept(values: torch.Tensor | None) -> torch.Tensor | None:
             return None if values is None else values[index]
 
         return replace(
             sample,
-            prompt_ids=(*sample.prompt_ids, *context.get(0, ())),
-            token_ids=tuple(token for token, kept in zip(sample.token_ids, stays, strict=True) if kept),
+            prompt_ids=(*sample.prompt_ids, *new_context.get(0, ())),
+            token_ids=tuple(token for token, kept in zip(sample.token_ids, is_kept, strict=True) if kept),
             sampler_logprobs=sample.sampler_logprobs[index],
             advantages=sample.advantages[index],
             reference=take_kept(sample.reference),
             targets=take_kept(sample.targets),
             old_values=take_kept(sample.old_values),
             scores={name: values[index] for name, values in sample.scores.items()},
-            rewards=_moved_rewards(sample.rewards, before),
-            context_tokens=between,
+            rewards=_shifted_rewards(sample.rewards, n_kept_before),
+            context_tokens=context_tokens,
         )
 
 
-def _moved_rewards(rewards: Sequence[Reward], before: Sequence[int]) -> tuple[Reward, ...]:
-    """The rewards at the places of the kept tokens. One whose tokens are all hidden is left out. ``before[i]`` is the
-    number of kept tokens in front of place i."""
-    moved = []
+def _shifted_rewards(rewards: Sequence[Reward], n_kept_before: Sequence[int]) -> tuple[Reward, ...]:
+    """The rewards with spans in positions of kept tokens. A reward on no kept token is dropped. ``n_kept_before``:
+    [T + 1] kept tokens in front of each position."""
+    shifted = []
     for reward in rewards:
         if reward.tokens is None:
-            moved.append(reward)
+            shifted.append(reward)
             continue
-        start, end = (before[place] for place in reward.tokens)
+        old_start, old_end = reward.tokens
+        start = n_kept_before[old_start]
+        end = n_kept_before[old_end]
         if start < end:
-            moved.append(replace(reward, tokens=(start, end)))
-    return tuple(moved)
+            shifted.append(replace(reward, tokens=(start, end)))
+    return tuple(shifted)
 
 
 def _left_out(reason: str, samples: Sequence[Sample], kept: Sequence[Sample]) -> dict[str, int]:
-    """How many of the samples are not kept, by the reason; {} if all are."""
+    """{reason: number of samples that are not kept}; {} if all are."""
     count = len(samples) - len(kept)
     return {reason: count} if count else {}
 
@@ -136,17 +140,17 @@ def _left_out(reason: str, samples: Sequence[Sample], kept: Sequence[Sample]) ->
 
 
 def mask_truncated(samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, int]]:
-    """Answers that were cut are compared with the others, and not learned from: nobody knows how they would have ended
-    (DAPO, arXiv 2503.14476, section 3.4, "overlong filtering")."""
+    """Leave out answers that were cut off at their token limit, after they counted in the baselines of their groups:
+    nobody knows how they would have ended (DAPO, arXiv 2503.14476, section 3.4, "overlong filtering")."""
     kept = [sample for sample in samples if not sample.truncated]
     return kept, _left_out("truncated", samples, kept)
 
 
 @dataclass(frozen=True, slots=True)
 class OverlongPenalty:
-    """Adds to ``signal`` 0 up to L − C tokens, then ((L − C) − tokens) / C, which is −1 at L, the most that the answer
-    could have, and never less (DAPO, arXiv 2503.14476, eq. 13). ``tokens``: C. The samples of a trajectory are one
-    answer."""
+    """Soft overlong punishment (DAPO, arXiv 2503.14476, eq. 13). Adds a penalty to ``signal``: 0 up to L − C tokens,
+    then ((L − C) − tokens) / C, which is −1 at L and never less. L is the most tokens that the answer could have, C the
+    field ``tokens``. Samples of one trajectory count as one answer."""
 
     signal: Signal
     tokens: int
@@ -165,9 +169,9 @@ class OverlongPenalty:
 
 @dataclass(frozen=True, slots=True)
 class LengthPenalty:
-    """Adds to ``signal`` ``weight`` · λ, with λ = ½ − (tokens − fewest) / (most − fewest) within the group, at most 0
-    for an answer that earned no more than ½ (Kimi k1.5, arXiv 2501.12599, section 2.3.3). The samples of a trajectory
-    are one answer."""
+    """Length reward (Kimi k1.5, arXiv 2501.12599, section 2.3.3). Adds ``weight`` · λ to ``signal``, with
+    λ = ½ − (tokens − fewest) / (most − fewest) within the group, and λ ≤ 0 for an answer that earned ½ or less. Samples
+    of one trajectory count as one answer."""
 
     signal: Signal
     weight: float
@@ -184,12 +188,12 @@ class LengthPenalty:
             most = max(group_lengths)
             if fewest == most:
                 return 0.0
-            share = 0.5 - (lengths[sample.trajectory_key] - fewest) / (most - fewest)
+            length_reward = 0.5 - (lengths[sample.trajectory_key] - fewest) / (most - fewest)  # λ
 
             earned = sum(reward.value for reward in sample.rewards_for(self.signal))
             if earned <= 0.5:  # no reward for a short wrong answer
-                share = min(0.0, share)
-            return self.weight * share
+                length_reward = min(0.0, length_reward)
+            return self.weight * length_reward
 
         return [_with_added_reward(sample, self.signal, reward_of(sample)) for sample in samples], {}
 
@@ -210,13 +214,15 @@ def _with_added_reward(sample: Sample, signal: Signal, value: float) -> Sample:
     return replace(sample, rewards=tuple(rewards))
 
 
-def with_length_options(by: Algorithm, masked: bool, overlong_tokens: int, length_penalty: float) -> PolicyGradient:
-    """The algorithm with ``mask_truncated``, ``OverlongPenalty`` and ``LengthPenalty`` where they are asked for. Raises
-    ConfigError for one that compares no rewards of whole answers, or none below 0."""
+def with_length_options(
+    algorithm: Algorithm, masked: bool, overlong_tokens: int, length_penalty: float
+) -> PolicyGradient:
+    """The algorithm with ``mask_truncated`` (if ``masked``), ``OverlongPenalty`` and ``LengthPenalty`` (if above 0).
+    Raises ConfigError for an algorithm without rewards of whole answers, and for MaxRL, which allows none below 0."""
     signals: list[Signal] = []
-    if isinstance(by, PolicyGradient):
-        signals = [signal for signal in by.reward_weights if signal.per == "answer"]
-    if not isinstance(by, PolicyGradient) or not signals:
+    if isinstance(algorithm, PolicyGradient):
+        signals = [signal for signal in algorithm.reward_weights if signal.per == "answer"]
+    if not isinstance(algorithm, PolicyGradient) or not signals:
         raise ConfigError(
             "mask_truncated, overlong_tokens and length_penalty change the rewards of answers, and the first objective "
             "of this recipe learns from none; leave them out",
@@ -227,19 +233,19 @@ def with_length_options(by: Algorithm, masked: bool, overlong_tokens: int, lengt
             f"overlong_tokens is {overlong_tokens} and length_penalty {length_penalty}; expected at least 0 of both",
             code="E_REWARD_EDITS_RANGE",
         )
-    if by.advantage is over_success and (overlong_tokens or length_penalty):
+    if algorithm.advantage is over_success and (overlong_tokens or length_penalty):
         raise ConfigError(
             "estimator='maxrl' divides by a rate of success, which overlong_tokens and length_penalty push below 0; "
             "leave them out, or take another estimator",
             code="E_MAXRL_WITH_REWARD_EDITS",
         )
 
-    before: list[SampleEdit] = [*by.edit_before]
-    after: list[SampleEdit] = [*by.edit_after]
-    if length_penalty:  # first, as it reads what was earned, without the penalty for overlong answers
+    before: list[SampleEdit] = [*algorithm.edit_before]
+    after: list[SampleEdit] = [*algorithm.edit_after]
+    if length_penalty:  # before the next one, since it reads the reward without that penalty
         before.append(LengthPenalty(signals[0], length_penalty))
     if overlong_tokens:
         before.append(OverlongPenalty(signals[0], overlong_tokens))
     if masked:
         after.append(mask_truncated)
-    return replace(by, edit_before=tuple(before), edit_after=tuple(after))
+    return replace(algorithm, edit_before=tuple(before), edit_after=tuple(after))

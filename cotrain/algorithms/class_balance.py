@@ -1,15 +1,14 @@
-"""Class balance: samples of two classes weigh less the more often their class was seen lately (RL Tango, arXiv
-2505.15034).
+"""Class balance: the more often a class occurred lately, the less its samples weigh (RL Tango, arXiv 2505.15034).
 
 A verifier whose generator is mostly wrong earns most by calling everything wrong. With n± the running counts of
 samples that judge a right (+) or a wrong (−) solution,
 
     n± ← ρ n± + (1 − ρ) · count in this batch,      w_i = s_i / mean_j s_j with s_i = n_{class of i}^−power
 
-so the mean weight of a batch is 1; a review of several training sequences counts once. Tango's power is ½, which
-leaves the rare class the lighter one in sum; with 1 both classes weigh the same. The weight multiplies the policy
-loss of a sample and touches no statistic: advantages are those of the unweighted rewards. Counts start at 0; only
-their ratio matters, so no bias correction.
+so that the mean weight of a batch is 1. A review in several training sequences counts once. Tango's power is ½, with
+which the rare class still weighs less in total; with 1 both classes weigh the same. The weight multiplies the policy
+loss of a sample and changes no statistic: advantages are those of the unweighted rewards. Counts start at 0 without a
+bias correction, as only their ratio matters.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Counts = Sequence[float]  # running counts of class 0 and class 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassBalance:
-    """Class weights. The class of a sample is its signal ``class_label``, 1 or 0, which is given by the protocol."""
+    """Class weights. The class of a sample, 1 or 0, is its signal ``class_label``, which the protocol gives."""
 
     class_label: Signal = CLASS_LABEL
     ema: float = 0.8  # ρ
@@ -50,8 +49,15 @@ class ClassBalance:
     def weigh_samples(
         self, seen: Sequence[Sample], kept: Sequence[Sample], counts: Counts
     ) -> tuple[list[Sample], list[float], dict[str, float]]:
-        """The samples ``kept``, with their weights; the counts after all that were ``seen``, as if none had been
-        dropped; and metrics. Raises ConfigError where samples were seen and none has a label."""
+        """Returns the samples ``kept`` with their weights, the new counts, and metrics.
+
+        Args:
+            seen: all samples of the batch, also those that are dropped: they all count.
+            kept: the samples that are learned from.
+            counts: running counts before this batch.
+
+        Raises ConfigError if no sample has a class label.
+        """
         labels = [self._class_label(sample) for sample in first_samples(seen)]
         if labels and all(label is None for label in labels):
             raise ConfigError(
@@ -61,22 +67,22 @@ class ClassBalance:
             )
         counts = update_counts(counts, labels, self.ema)
         kept_labels = [self._class_label(sample) for sample in first_samples(kept)]
-        scales = class_weights(counts, kept_labels, self.power)
+        weights = class_weights(counts, kept_labels, self.power)  # of each trajectory
 
         metrics = {"balance/unlabelled": float(sum(label is None for label in labels))}
         if sum(counts) > 0.0:
             metrics["balance/positive"] = counts[1] / sum(counts)
         if False in kept_labels:
-            metrics["balance/weight_negative"] = scales[kept_labels.index(False)]
+            metrics["balance/weight_negative"] = weights[kept_labels.index(False)]
         if True in kept_labels:
-            metrics["balance/weight_positive"] = scales[kept_labels.index(True)]
+            metrics["balance/weight_positive"] = weights[kept_labels.index(True)]
 
         trajectories, _ = trajectories_of(kept)
-        weighed = [
-            replace(sample, weight=scales[trajectory])
+        weighted = [
+            replace(sample, weight=weights[trajectory])
             for sample, trajectory in zip(kept, trajectories.tolist(), strict=True)
         ]
-        return weighed, list(counts), metrics
+        return weighted, list(counts), metrics
 
     def _class_label(self, sample: Sample) -> bool | None:
         labels = sample.rewards_for(self.class_label)
@@ -92,7 +98,7 @@ class ClassBalance:
 
 
 def update_counts(counts: Counts, labels: Sequence[bool | None], ema: float) -> tuple[float, float]:
-    """n± ← ρ n± + (1 − ρ) · count; labels that are None count nowhere."""
+    """n± ← ρ n± + (1 − ρ) · count. Returns (n−, n+). Labels that are None are not counted."""
     negatives = sum(label is False for label in labels)
     positives = sum(label is True for label in labels)
     new_negatives = ema * counts[0] + (1.0 - ema) * negatives
@@ -101,9 +107,9 @@ def update_counts(counts: Counts, labels: Sequence[bool | None], ema: float) -> 
 
 
 def class_weights(counts: Counts, labels: Sequence[bool | None], power: float = 0.5) -> list[float]:
-    """One weight a label, with mean 1 over the labels that are not None; None gets 1.
+    """A weight for each label: n^−power of its class, scaled to mean 1 over all labels; 1 for a label that is None.
 
-    Raises ValueError when a label's class has count 0: update the counts with the batch first.
+    Raises ValueError for a class with count 0: the counts must include this batch.
     """
     known_labels = [label for label in labels if label is not None]
     for label in known_labels:

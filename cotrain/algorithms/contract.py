@@ -1,12 +1,17 @@
-"""The contracts of an algorithm, which turns rewards into a loss, and of a policy, which is asked where its model is.
+"""Interfaces and data of learning: ``Algorithm`` (rewards → advantages → loss), ``PolicyClient``, and what they
+exchange.
 
-An *algorithm* knows mathematics: which signals it reads, how they become per-token credit, and what its loss is. It is
-synchronous, keeps no state and touches neither an engine nor a model. A *policy* answers ``PolicyClient``, wherever its
-model is. A *learner* (``learner/learner.py``) answers those of one policy with its weights and its optimiser: it packs
+    Trace ──▶ Sample ──Algorithm.credit──▶ Sample with advantages ──▶ LossTerm ──PolicyClient.update──▶ UpdateReport
+                                                                         │
+                                                       MicroBatch ──Algorithm.loss_of──▶ Loss
+
+An *algorithm* is mathematics alone: which signals it reads, how they become advantages of tokens, and what its loss is.
+It keeps no state and sees neither an engine nor a model. A *policy* has the methods of ``PolicyClient``, in whatever
+process its model is. A *learner* (``learner/learner.py``) is a policy that is trained: it makes micro-batches of
 samples, runs forward and backward, and asks the algorithm for the loss of each micro-batch.
 
-Several objectives may train one policy: their terms are summed into one optimiser step, each normalised by its own
-count, so that a role with long answers does not drown a role with short ones.
+Several objectives may train one policy. Their terms are summed into one optimiser step, each divided by its own number
+of tokens, so that a role with long answers does not drown a role with short ones.
 """
 
 from __future__ import annotations
@@ -21,50 +26,51 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.signals import Signal
 from cotrain.core.types import Reward, State, Trace, take_fields
 
-# -- What of a trace can be learned: the tokens that the policy sampled. What was given between its turns is context.
+# -- Sampled tokens and context. A trace of several turns has tokens that the policy did not sample, such as the output
+# of a tool: its context. Algorithms see the sampled tokens alone.
 #
 # ::
 #
 #     trace     │ a b <stop> │ <tool> 42 │ c <stop> │      reward on [5, 7)
 #     sampled   │ a b <stop>               c <stop> │      reward on [3, 5), and the context is ((3, (<tool>, 42)),)
 #
-# Credit, losses and all their totals run over the sampled tokens alone, so no algorithm can put weight on a context
-# token; only the forward pass sees both (``learner/batching.py``).
+# Advantages, losses and totals run over sampled tokens, so no algorithm can put weight on a context token. Only the
+# forward pass sees both (``learner/batching.py``).
 
 
-ContextTokens = tuple[tuple[int, tuple[int, ...]], ...]  # (k, ids): ids before the k-th sampled token, k ≥ 1, rising
+ContextTokens = tuple[tuple[int, tuple[int, ...]], ...]  # (k, ids): ids in front of sampled token k, with rising k ≥ 1
 
 
 class SplitTrace(NamedTuple):
-    """A trace, split into what its policy sampled and what was given between."""
+    """A trace, split into what its policy sampled and the context between."""
 
-    sampled: Trace  # with its sampled tokens alone, and rewards moved with them
+    sampled: Trace  # with its sampled tokens alone, and with the spans of rewards shifted to them
     context_tokens: ContextTokens  # between the sampled ones, such as a tool's output
 
 
 def split_context(trace: Trace) -> SplitTrace:
-    """Split a trace into sampled tokens and context. One of a single turn is all sampled."""
+    """Split a trace into sampled tokens and context. A trace of one turn has no context and is returned as it is."""
     if not trace.turns:
         return SplitTrace(trace, ())
     mask = trace.mask
-    before = [0, *accumulate(mask)]  # sampled tokens in front of each place
+    n_sampled_before = [0, *accumulate(mask)]  # [T + 1] sampled tokens in front of each position
     context_tokens: list[tuple[int, tuple[int, ...]]] = []
     for turn, following in zip(trace.turns, trace.turns[1:], strict=False):
         if turn.end < following.start:
-            context_tokens.append((before[turn.end], trace.token_ids[turn.end : following.start]))
-    sampled_places = [i for i, sampled in enumerate(mask) if sampled]
+            context_tokens.append((n_sampled_before[turn.end], trace.token_ids[turn.end : following.start]))
+    sampled_at = [i for i, is_sampled in enumerate(mask) if is_sampled]  # positions of sampled tokens
 
     rewards = []
     for reward in trace.rewards:
         if reward.tokens is not None:
             start, end = reward.tokens
-            reward = replace(reward, tokens=(before[start], before[end]))
+            reward = replace(reward, tokens=(n_sampled_before[start], n_sampled_before[end]))
         rewards.append(reward)
 
     sampled_trace = replace(
         trace,
-        token_ids=tuple(trace.token_ids[i] for i in sampled_places),
-        logprobs=tuple(trace.logprobs[i] for i in sampled_places),
+        token_ids=tuple(trace.token_ids[i] for i in sampled_at),
+        logprobs=tuple(trace.logprobs[i] for i in sampled_at),
         rewards=tuple(rewards),
         turns=(),
     )
@@ -72,17 +78,17 @@ def split_context(trace: Trace) -> SplitTrace:
 
 
 def with_context(token_ids: tuple[int, ...], context_tokens: ContextTokens) -> tuple[tuple[int, ...], list[int]]:
-    """Sampled tokens [N] with what was given between them [T], and the places [N] where the sampled ones stand."""
+    """Join sampled tokens with the context between them: all ids, and the positions of the sampled ones among them."""
     if not context_tokens:
         return token_ids, list(range(len(token_ids)))
     ids: list[int] = []
-    places: list[int] = []
-    at = dict(context_tokens)
+    sampled_at: list[int] = []
+    context_before = dict(context_tokens)
     for k, token in enumerate(token_ids):
-        ids += at.get(k, ())
-        places.append(len(ids))
+        ids += context_before.get(k, ())
+        sampled_at.append(len(ids))
         ids.append(token)
-    return tuple(ids), places
+    return tuple(ids), sampled_at
 
 
 Ids = tuple[int, ...]
@@ -98,7 +104,7 @@ class Needs:
     off_policy_corrected: bool = True  # the loss corrects for updates since the samples were drawn (importance ratio)
     min_group_size: int = 1  # least number of traces in a group; checked at the first step that has too few
     reference_policy: str | None = None  # policy whose log-probabilities of the learned tokens the loss reads
-    value_policy: str | None = None  # policy whose values are predicted before credit
+    value_policy: str | None = None  # the critic: policy whose value predictions are computed before credit
     scoring_policies: tuple[str, ...] = ()  # policies whose log-probabilities of sampled tokens ``credit`` reads
     temperature: float | None = None  # temperature of all log-probabilities; None: the role's
     head: str = "lm"  # "lm", "value" or "reward": what the trained policy must predict
@@ -109,23 +115,24 @@ class Needs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One trajectory as training data: tokens, what was said of them, and what they are worth, token by token.
-    ``[T]`` runs over the sampled tokens alone.
+    """A trace as training data: its tokens, its rewards, and the advantage of each token. ``[T]`` runs over the sampled
+    tokens alone.
 
-    The trainer makes one of every trace (``algorithms/samples.py``); credit keeps some and sets what the loss reads.
+    The trainer makes a sample of every trace (``algorithms/samples.py``). ``Algorithm.credit`` keeps some of them and
+    sets the fields that the loss reads.
     """
 
-    key: str  # the address of its trace; samples are ordered by their place in the batch, not by this
+    key: str  # address of its trace
     prompt_ids: tuple[int, ...]  # [P]
     token_ids: tuple[int, ...]  # [T]
-    sampler_logprobs: torch.Tensor  # [T] float32 log-probabilities when sampled
+    sampler_logprobs: torch.Tensor  # [T] float32 log-probabilities at sampling time
     advantages: torch.Tensor  # [T] float32, constants with respect to the weights; zeros until credit sets them
     weight: float = 1.0  # multiplies the sample's loss after all statistics (class balance)
     temperature: float = 1.0  # the logits are divided by this before log-probabilities are taken
     reference: torch.Tensor | None = None  # [T] float32 log-probabilities under the reference policy; set after credit
     targets: torch.Tensor | None = None  # [T] float32 regression targets (critics)
     old_values: torch.Tensor | None = None  # [T] float32 value predictions before each sampled token
-    off_policy: bool = False  # True if it answered another prompt than the one it is trained under
+    off_policy: bool = False  # True if it was sampled with another prompt than ``prompt_ids``
     role: str = ""  # role that said it
     group: str = ""  # group key: samples of one group are compared with each other
     rewards: tuple[Reward, ...] = ()  # rewards in the order in which the protocol gave them
@@ -140,12 +147,12 @@ class Sample:
 
     @property
     def trajectory_key(self) -> str:
-        """The same for all samples of a trajectory, whose rewards for the whole of it are one value."""
+        """The same for all samples of a trajectory, which share its rewards."""
         return self.trajectory or self.key
 
     @property
     def episode_key(self) -> str:
-        """The episode that it belongs to: its key without role and call."""
+        """The key without role and call, which is that of the episode."""
         return self.key.rsplit(":", 2)[0]
 
     def rewards_for(self, signal: Signal) -> tuple[Reward, ...]:
@@ -173,7 +180,7 @@ class Credit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTotals:
-    """Totals over the whole update, so that splitting it into micro-batches changes nothing."""
+    """Totals over the whole update, by which losses are divided: so splitting it into micro-batches changes nothing."""
 
     tokens: float  # number of sampled tokens in all samples of this term
     sequences: float  # number of samples of this term
@@ -192,13 +199,13 @@ class MicroBatch:
     targets: torch.Tensor | None  # [B, T]
     old_values: torch.Tensor | None  # [B, T]
     off_policy: torch.Tensor | None = None  # [B] bool
-    bounds: torch.Tensor | None = None  # [B, 2], of the samples'
+    bounds: torch.Tensor | None = None  # [B, 2] ``Sample.bounds``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loss:
-    """One micro-batch's share of a term: ``value`` already divided by the totals; metrics are *sums* over tokens,
-    divided by the term's token count when reported."""
+    """One micro-batch's share of the loss of a term. ``value`` is divided by the totals of the whole update already.
+    ``sums`` are sums over tokens, which the learner divides by the term's number of tokens."""
 
     value: torch.Tensor  # scalar, differentiable
     sums: Mapping[str, torch.Tensor]  # detached scalars, summed over sampled tokens
@@ -210,15 +217,15 @@ class Algorithm(Protocol):
     def needs(self) -> Needs: ...
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
-        """Rewards → per-token advantages, and the new state. ``state`` is {} before the first batch, then what the last
-        call handed back; it is not changed."""
+        """Compute the advantage of each token from rewards. Returns the new state, too: ``state`` is {} before the
+        first batch, then what the last call returned, and is not changed in place."""
         ...
 
     def loss_of(
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, totals: BatchTotals
     ) -> Loss:
-        """``predictions`` ``[B, T]``: log-probabilities of the sampled tokens (head "lm"), values (head "value")
-        or scores ``[B, 1]`` (head "reward")."""
+        """The loss of a micro-batch. ``predictions`` ``[B, T]``: log-probabilities of the sampled tokens (head "lm"),
+        values (head "value"), or scores ``[B, 1]`` (head "reward"). ``entropy`` ``[B, T]`` if ``needs().entropy``."""
         ...
 
 
@@ -237,15 +244,17 @@ class LossTerm:
 class UpdateReport:
     """The result of one call of ``update``."""
 
-    stepped: bool  # False when there was nothing to learn from, or the guard refused the gradient
-    skipped: str | None  # reason when not stepped
+    stepped: bool  # False: no step was made, as there were no samples or the gradient was not finite
+    skipped: str | None  # the reason if no step was made
     metrics: Mapping[str, float]  # "{objective}/loss", "{objective}/entropy", "grad_norm", "lr", "tokens", "seconds" …
 
 
 class PolicyClient:
-    """The methods of a policy in the process that has its model. ``learner/learner.py``,
-    ``distributed/policy_handles.py`` and ``config/followers.py`` do it, ``distributed/remote_policies.py`` asks another
-    process; each has these methods written out. Here are the answers of a policy that never changes."""
+    """The methods of a policy. Those written here are of a policy that never changes.
+
+    ``learner/learner.py`` (trained), ``config/followers.py`` (averages, snapshots) and
+    ``distributed/policy_handles.py`` implement them in the process that has the model;
+    ``distributed/remote_policies.py`` calls another process."""
 
     @property
     def version(self) -> int:
@@ -253,23 +262,22 @@ class PolicyClient:
         return 0
 
     def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
-        """Make at most one optimiser step, on the sum of all terms, each divided by its own totals over the update."""
+        """Make at most one optimiser step, on the sum of all terms, each divided by its own totals."""
         raise self._unsupported_error("is not trained")
 
     def reset_optimizer(self) -> None:
-        """Between updates: the next one is made, and its learning rate warmed up, as by a new optimiser. Twice is as
-        once."""
+        """Make the next update, and its warm-up of the learning rate, as with a new optimiser. Only between updates."""
 
     def reset_weights(self) -> bool:
-        """Between updates: the weights of the start again, where an iteration is over and the policy asks for that;
-        whether it did."""
+        """Restore the initial weights, if an iteration is over and the policy is configured so; whether it did. Only
+        between updates."""
         return False
 
     def logprobs(
         self, sequences: Sequences, *, temperature: float = 1.0, context_tokens: Sequence[ContextTokens] = ()
     ) -> list[torch.Tensor]:
-        """For each (prompt_ids [P], token_ids [T]): float32 ``[T]`` log-probabilities, or values of a critic, without
-        gradient. ``given``: what stands between the tokens of each; () for nothing anywhere."""
+        """Log-probabilities, or a critic's values, float32 ``[T]``, for each (prompt_ids [P], token_ids [T]), without
+        gradient. ``context_tokens``: of each sequence; () if none has any."""
         raise self._unsupported_error("has no probabilities")
 
     def weights(self) -> Iterable[tuple[str, torch.Tensor]]:
@@ -277,7 +285,7 @@ class PolicyClient:
         return ()
 
     def follow(self, source: PolicyClient, planned: int) -> bool:
-        """After each of ``planned`` updates of the policy that it follows; whether its weights changed."""
+        """Take over weights from ``source`` after one of its ``planned`` updates; whether own weights changed."""
         raise self._unsupported_error("follows nobody")
 
     def state(self) -> State:
@@ -285,20 +293,20 @@ class PolicyClient:
         return {}
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Everything to be saved: weights under ``model.``, optimiser moments under ``optimizer.``."""
+        """The tensors of a checkpoint: weights under ``model.``, moments of the optimiser under ``optimizer.``."""
         return {}
 
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Exactly what ``state`` and ``tensors`` gave; missing and unknown names raise StateError."""
+        """Restore what ``state`` and ``tensors`` returned. Raises StateError for missing and unknown names."""
         take_fields("a policy that does not change", state)
         take_fields("tensors of a policy that does not change", tensors)
 
     def scoring_limit(self) -> int | None:
-        """The tokens of a scoring pass, if they are fewer since memory ran out, and ``state`` does not hold them."""
+        """Most tokens of a scoring pass, if memory ran out once and ``state`` does not contain the limit."""
         return None
 
     def set_scoring_limit(self, tokens: int | None) -> None:
-        """Set what ``scoring_limit`` returned; None for as many as at the start."""
+        """Set what ``scoring_limit`` returned; None for the configured limit."""
 
     def _unsupported_error(self, why: str) -> ConfigError:
         return ConfigError(f"{type(self).__name__} {why}; let another policy do that", code="E_ALGORITHM_CANNOT")

@@ -7,12 +7,16 @@ y⁺ the answer of a group with the highest value of the signal ``better`` and y
     hinge     max(0, 1 − β m)                        SPIN's option
 
 c is 1, or with ``soft`` = γ the label σ(γ (v⁺ − v⁻)) of the two values (DPO+, arXiv 2409.16636). ``sft`` = α mixes in
-the cross-entropy of y⁺ per token: (1 − α) · pair + α · SFT. A group of equal values is no pair.
+the cross-entropy of y⁺ per token: (1 − α) · pair + α · SFT. The loss is the mean over pairs. A group whose values are
+all equal is no pair. Answers may come from any policy, in this policy's tokens.
 
-One update is made from each batch, with the weights that score it, so ∂L/∂m is known before and the loss is linear in
-the log-probabilities: both answers of a pair may stand in different micro-batches. The mean is over pairs. ``betas``
-are those of the iterations, of ``every`` updates each; the last one stays. Answers may be anybody's, in the policy's
-own tokens.
+How the two answers of a pair can be in different micro-batches: a batch is used for one update, by the weights that
+scored it. So m and the slope ∂L/∂m are known beforehand, and a loss that is linear in the log-probabilities, with these
+slopes as advantages, has the same gradient:
+
+    L = −Σ_pairs [ a⁺ log π(y⁺) + a⁻ log π(y⁻) ] / pairs,    a⁺ = −∂L/∂m,  a⁻ = ∂L/∂m
+
+``betas`` has one β for each iteration of ``every`` updates; after the last one it stays.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ PAIR_LOSSES: tuple[PairLoss, ...] = ("sigmoid", "hinge")
 
 
 def loss_slope(loss: str, margin: float, beta: float, label: float = 1.0) -> float:
-    """∂L/∂m at the margin m."""
+    """∂L/∂m at the margin m. ``label``: c."""
     if loss == "hinge":
         return -beta if beta * margin < 1.0 else 0.0
     return beta * (_sigmoid(beta * margin) - label)
@@ -49,10 +53,10 @@ def _sigmoid(x: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Preference:
-    """A stateless algorithm: its fields are options."""
+    """DPO and its relatives. The fields are options; there is no state."""
 
-    policy: str  # the one that learns, whose log-probabilities are taken before credit
-    reference: str
+    policy: str  # the policy that learns
+    reference: str  # the reference policy
     better: Signal = CHOSEN
     loss: PairLoss = "sigmoid"
     betas: tuple[float, ...] = (0.1,)  # one for each iteration
@@ -85,6 +89,7 @@ class Preference:
         )
 
     def beta_at(self, updates: int) -> float:
+        """β after so many updates."""
         return self.betas[min(updates // self.every, len(self.betas) - 1)]
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
@@ -113,10 +118,11 @@ class Preference:
             margin = self._log_ratio_sum(chosen) - self._log_ratio_sum(rejected)
             label = 1.0 if self.soft is None else _sigmoid(self.soft * (high - low))
 
-            # The loss is linear in both log-probabilities; their factors go where the advantages of a sample are.
-            chosen_slope = -(1.0 - self.sft) * loss_slope(self.loss, margin, beta, label)
-            learned.append(_with_advantage(chosen, chosen_slope + self.sft / len(chosen.token_ids)))
-            learned.append(_with_advantage(rejected, -chosen_slope))
+            # Advantages are the factors of the log-probabilities in the linear loss (see the module).
+            pair_advantage = -(1.0 - self.sft) * loss_slope(self.loss, margin, beta, label)
+            sft_advantage = self.sft / len(chosen.token_ids)
+            learned.append(_with_advantage(chosen, pair_advantage + sft_advantage))
+            learned.append(_with_advantage(rejected, -pair_advantage))
 
             margins.append(margin)
             better_logprobs.append(float(chosen.scores[self.policy].sum()))
@@ -141,12 +147,13 @@ class Preference:
     def loss_of(
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, totals: BatchTotals
     ) -> Loss:
-        pairs = totals.sequences / 2
-        value = -masked_sum(batch.advantages * predictions, batch.mask) / pairs
+        n_pairs = totals.sequences / 2
+        value = -masked_sum(batch.advantages * predictions, batch.mask) / n_pairs
         return Loss(value=value, sums={"surprisal": masked_sum(-predictions.detach(), batch.mask)})
 
 
 def _with_advantage(sample: Sample, advantage: float) -> Sample:
+    """The sample with one advantage at all of its tokens."""
     return replace(sample, advantages=torch.full((len(sample.token_ids),), advantage))
 
 

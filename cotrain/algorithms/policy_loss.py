@@ -2,9 +2,9 @@
 
     GSPOClip(low, high)          the clipped ratio with r the mean ratio of a sequence   GSPO, arXiv 2507.18071
     ScoreFunction(cap)           −A log π, times min(r, cap) where cap is set            REINFORCE
-    Shaped(gamma, on_policy)     −A π / (π + γ) where another prompt was answered, elsewhere another loss
+    Shaped(gamma, on_policy)     −A π / (π + γ) for samples of another prompt; ``on_policy`` for the rest
 
-This file also says which samples are left out because an engine's log-probabilities are too far from the learner's.
+It also masks samples whose log-probabilities in the engine are too far from those in the learner.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def ratio_metrics(
 
 
 def check_clip(name: str, low: float, high: float) -> None:
-    """Raise ConfigError for bounds that no ratio has."""
+    """Raise ConfigError for clip bounds out of range."""
     if not (0.0 <= low <= 1.0 and 0.0 <= high < math.inf):
         raise ConfigError(
             f"{name}: clip ({low}, {high}); expected low in [0, 1] and high of at least 0", code="E_LOSS_RANGE"
@@ -52,7 +52,7 @@ def check_clip(name: str, low: float, high: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class GSPOClip:
-    """The clipped ratio of each sequence, at all of its tokens."""
+    """The clipped loss with one ratio for each sequence, used at all of its tokens."""
 
     low: float
     high: float
@@ -88,9 +88,8 @@ class ScoreFunction:
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
-    """The shaped loss for samples that answered another prompt, another loss for the rest.
-
-    Nobody sampled the former under the prompt that they are trained with, so they have no ratio."""
+    """The shaped loss for samples that answered another prompt than the one they are trained with, another loss for the
+    rest. The former have no importance ratio, as nobody sampled them with that prompt."""
 
     gamma: float
     on_policy: TokenLoss = field(default_factory=ScoreFunction)  # the loss of samples that answered their own prompt
@@ -102,22 +101,23 @@ class Shaped:
     def __call__(self, logprobs: torch.Tensor, batch: MicroBatch) -> tuple[torch.Tensor, Observed]:
         if batch.off_policy is None:
             return self.on_policy(logprobs, batch)
-        elsewhere = batch.off_policy[:, None].expand_as(logprobs)
-        sampler_logprobs = torch.where(elsewhere, logprobs.detach(), batch.sampler_logprobs)
+        is_shaped = batch.off_policy[:, None].expand_as(logprobs)  # [B, T]
+        # Ratio 1 where ``on_policy`` is not used, so that no infinite loss arises there.
+        sampler_logprobs = torch.where(is_shaped, logprobs.detach(), batch.sampler_logprobs)
         losses, observed = self.on_policy(logprobs, replace(batch, sampler_logprobs=sampler_logprobs))
         shaped = shaped_loss(logprobs, batch.advantages, gamma=self.gamma)
-        return torch.where(elsewhere, shaped, losses), observed
+        return torch.where(is_shaped, shaped, losses), observed
 
 
-# -- An engine with weights of its own computes log-probabilities that differ a little from the learner's, and a lot
-# when something is wrong. The difference is used in two ways:
+# -- Sampler-trainer mismatch. An engine with weights of its own computes log-probabilities that differ a little from
+# the learner's, and a lot if something is wrong. The difference is used in two ways:
 #
 #     k3 = r − 1 − log r, r = π_trainer / π_sampler       at each sampled token; its mean estimates KL
 #     r̄ = exp(mean over a sample's tokens of log r)       a sample with r̄ outside of its bounds has no policy gradient
 #
-# Bounds are loose: they leave out what was sampled from other weights, and rounding never (in bfloat16 its r̄ was
-# within 1 ± 0.02, docs/cluster-seen.md). What is left out still counts in the tokens and sequences that the loss is
-# divided by: its gradient is zero and not unknown. Samples that answered another prompt have no such sampler.
+# The bounds are loose. They mask samples from wrong weights, and never mere rounding (in bfloat16, r̄ was within
+# 1 ± 0.02, docs/cluster-seen.md). Masked samples still count in the tokens and sequences by which the loss is divided.
+# Samples that answered another prompt are never masked.
 
 
 Bounds = tuple[float, float]  # (lowest, highest) r̄
@@ -125,19 +125,19 @@ LOOSE: Bounds = (0.5, 2.0)
 
 
 def with_ratio_bounds(samples: Iterable[Sample], bounds: Bounds | None) -> tuple[Sample, ...]:
-    """The samples with these bounds, or as they are for None."""
+    """The samples with these bounds; unchanged if ``bounds`` is None."""
     if bounds is None:
         return tuple(samples)
     return tuple(replace(sample, bounds=bounds) for sample in samples)
 
 
 def outside_bounds(logprobs: torch.Tensor, batch: MicroBatch) -> torch.Tensor | None:
-    """``[B]`` bool, True where r̄ is outside of the bounds; None where there are none. ``logprobs`` ``[B, T]``."""
+    """``[B]`` bool, True if r̄ is outside of the bounds; None without bounds. ``logprobs``: ``[B, T]``."""
     if batch.bounds is None:
         return None
-    mean = sequence_log_ratio(logprobs.detach(), batch.sampler_logprobs, batch.mask)[:, 0]
-    low, high = batch.bounds.to(mean).log().unbind(-1)
-    outside = ~((low <= mean) & (mean <= high))  # also True for nan
+    log_mean_ratio = sequence_log_ratio(logprobs.detach(), batch.sampler_logprobs, batch.mask)[:, 0]  # [B] log r̄
+    low, high = batch.bounds.to(log_mean_ratio).log().unbind(-1)
+    outside = ~((low <= log_mean_ratio) & (log_mean_ratio <= high))  # also True for NaN
     if batch.off_policy is not None:
         outside = outside & ~batch.off_policy
     return outside

@@ -1,10 +1,10 @@
-"""PPO (arXiv 1707.06347) with a critic: advantages from generalised estimation (GAE, arXiv 1506.02438).
+"""PPO (arXiv 1707.06347) with a critic: generalised advantage estimation (GAE, arXiv 1506.02438).
 
-Two objectives train two policies: ``PPO`` the one that is sampled, ``ValueRegression`` the critic, which is never
-sampled. Both read the values that were predicted before either was updated.
+Two objectives train two policies: ``PPO`` trains the one that samples, ``ValueRegression`` the critic, which never
+samples. Both read the critic's values from before the update.
 
-Rewards are added up, since one critic predicts one return: a value stands on the last token of the answer, or of its
-span, times its weight. A sample without per-span values has none to add.
+One critic predicts one return, so all rewards are added up: each is placed on the last token of the answer, or of its
+span, and multiplied by its weight.
 
 Left out: a KL penalty inside the reward (use ``kl=``).
 """
@@ -37,14 +37,14 @@ from cotrain.core.types import State
 
 @dataclass(frozen=True, kw_only=True)
 class PPO(PolicyLossOptions):
-    """The policy's side. ``values`` names the critic's policy."""
+    """Advantages and loss of the policy."""
 
     reward_weights: RewardWeights
-    values: str = "critic"
+    values: str = "critic"  # policy that is the critic
     step_scale: StepScale = "1/K"
     gamma: float = 1.0
     lam: float = 0.95
-    whiten: bool = True  # advantages over all tokens of the batch
+    whiten: bool = True  # normalise advantages over all tokens of the batch
 
     def __post_init__(self) -> None:
         _check_settings(type(self).__name__, self.reward_weights, self.step_scale, self.gamma, self.lam)
@@ -62,14 +62,14 @@ class PPO(PolicyLossOptions):
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
         samples, dropped = usable_samples(batch.samples, self.reward_weights)
-        streams = _token_rewards(samples, batch, self.reward_weights, self.step_scale)
+        token_rewards = _token_rewards(samples, batch, self.reward_weights, self.step_scale)
         advantages: list[torch.Tensor] = []  # [T] of each sample
-        for sample, stream in zip(samples, streams, strict=True):
+        for sample, rewards in zip(samples, token_rewards, strict=True):
             values = old_values_of(sample, self.values)
-            sample_advantages, _ = gae(stream, values, gamma=self.gamma, lam=self.lam)
+            sample_advantages, _ = gae(rewards, values, gamma=self.gamma, lam=self.lam)
             advantages.append(sample_advantages)
 
-        metrics = _reward_metrics(samples, streams)
+        metrics = _reward_metrics(samples, token_rewards)
         if advantages:
             all_advantages = torch.cat(advantages)
             metrics["advantage"] = float(all_advantages.abs().mean())
@@ -86,13 +86,13 @@ class PPO(PolicyLossOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ValueRegression:
-    """The critic's side: regression of λ-returns. ``values`` names its own policy where old values are needed.
+    """Regression of the critic towards λ-returns.
 
-    With λ = 1 and no clipping the target is the plain discounted reward-to-go and nothing has to be predicted before.
+    With λ = 1 and no clipping the target is the plain discounted reward-to-go, which needs no old values.
     """
 
     reward_weights: RewardWeights
-    values: str | None = "critic"
+    values: str | None = "critic"  # the critic's own policy; None: old values are not needed
     step_scale: StepScale = "1/K"
     gamma: float = 1.0
     lam: float = 1.0
@@ -118,24 +118,27 @@ class ValueRegression:
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
         samples, dropped = usable_samples(batch.samples, self.reward_weights)
-        streams = _token_rewards(samples, batch, self.reward_weights, self.step_scale)
-        return self.regress(samples, streams, dropped), state
+        token_rewards = _token_rewards(samples, batch, self.reward_weights, self.step_scale)
+        return self.regress(samples, token_rewards, dropped), state
 
-    def regress(self, samples: Sequence[Sample], streams: Sequence[torch.Tensor], dropped: dict[str, int]) -> Credit:
-        """The samples with λ-returns as targets. ``streams`` are the rewards after each token, float64 ``[T]`` of each
-        sample."""
+    def regress(
+        self, samples: Sequence[Sample], token_rewards: Sequence[torch.Tensor], dropped: dict[str, int]
+    ) -> Credit:
+        """The samples with λ-returns as targets. ``token_rewards``: of each sample, the reward after each token,
+        float64 ``[T]``."""
         learned: list[Sample] = []
         squared_errors: list[torch.Tensor] = []
         all_returns: list[torch.Tensor] = []
-        for sample, stream in zip(samples, streams, strict=True):
-            old = torch.zeros_like(stream) if self.values is None else old_values_of(sample, self.values)
-            _, returns = gae(stream, old, gamma=self.gamma, lam=self.lam)
+        for sample, rewards in zip(samples, token_rewards, strict=True):
+            old = torch.zeros_like(rewards) if self.values is None else old_values_of(sample, self.values)
+            _, returns = gae(rewards, old, gamma=self.gamma, lam=self.lam)
             learned.append(replace(sample, targets=returns.float(), old_values=old.float(), temperature=1.0))
             squared_errors.append((returns - old).square())
             all_returns.append(returns)
 
-        metrics = _reward_metrics(samples, streams)
-        if all_returns and self.values is not None:  # 1 − E(R − V)² / Var R: 1 is a perfect critic, 0 is the mean
+        metrics = _reward_metrics(samples, token_rewards)
+        # Explained variance 1 − E(R − V)² / Var R: 1 for a perfect critic, 0 for one that predicts the mean.
+        if all_returns and self.values is not None:
             variance = float(torch.cat(all_returns).var(correction=0))
             if variance > 0.0:
                 metrics["explained_variance"] = 1.0 - float(torch.cat(squared_errors).mean()) / variance
@@ -163,21 +166,22 @@ class ValueRegression:
 
 
 def _token_rewards(
-    samples: Sequence[Sample], batch: Batch, rewards: RewardWeights, scale: StepScale
+    samples: Sequence[Sample], batch: Batch, reward_weights: RewardWeights, scale: StepScale
 ) -> list[torch.Tensor]:
-    """The reward after each token, float64 ``[T]`` of each sample."""
-    streams = [torch.zeros(len(sample.token_ids), dtype=torch.float64) for sample in samples]
-    spans_first = sorted(rewards, key=lambda signal: signal.per == "answer")  # a fixed order of the sum below
+    """The reward after each token, float64 ``[T]``, of each sample."""
+    token_rewards = [torch.zeros(len(sample.token_ids), dtype=torch.float64) for sample in samples]
+    # Per-span signals first: the sum below has the same order, and so the same bits, every time.
+    spans_first = sorted(reward_weights, key=lambda signal: signal.per == "answer")
     for signal in spans_first:
-        weight = weight_at(rewards[signal], batch.updates, batch.planned)
+        weight = weight_at(reward_weights[signal], batch.updates, batch.planned)
         channel = place_rewards(samples, signal, scale)
-        for stream, part in zip(streams, on_tokens(samples, channel, channel.values), strict=True):
-            stream += weight * part
-    return streams
+        for total, part in zip(token_rewards, on_tokens(samples, channel, channel.values), strict=True):
+            total += weight * part
+    return token_rewards
 
 
 def old_values_of(sample: Sample, policy: str) -> torch.Tensor:
-    """The critic's predictions before credit, float64 ``[T]``. Raises ConfigError where a token has none."""
+    """The critic's values from before the update, float64 ``[T]``. Raises ConfigError if a token has none."""
     values = sample.old_values
     if values is None or len(values) != len(sample.token_ids):
         where = f"sample {sample.key} of {len(sample.token_ids)} tokens"
@@ -187,15 +191,16 @@ def old_values_of(sample: Sample, policy: str) -> torch.Tensor:
     return values.to(torch.float64)
 
 
-def _reward_metrics(samples: Sequence[Sample], streams: Sequence[torch.Tensor]) -> dict[str, float]:
-    """``return``: the mean over trajectories, each of which is worth the mean of its samples."""
-    metrics = {"traces": float(len(streams))}
-    if not streams:
+def _reward_metrics(samples: Sequence[Sample], token_rewards: Sequence[torch.Tensor]) -> dict[str, float]:
+    """``return``: the mean over trajectories of the mean return of their samples."""
+    metrics = {"traces": float(len(token_rewards))}
+    if not token_rewards:
         return metrics
     trajectories, count = trajectories_of(samples)
     sizes = torch.bincount(trajectories, minlength=count).tolist()  # samples of each trajectory
     shares = [
-        stream.sum() / sizes[trajectory] for trajectory, stream in zip(trajectories.tolist(), streams, strict=True)
+        rewards.sum() / sizes[trajectory]
+        for trajectory, rewards in zip(trajectories.tolist(), token_rewards, strict=True)
     ]
     metrics["return"] = float(sum(shares)) / count
     return metrics

@@ -1,12 +1,13 @@
-"""Training a reward model, a policy with a "reward" head, on what it has just scored.
+"""Training a reward model (a policy with a "reward" head) on answers that it has just scored.
 
     Pairwise   −log σ(s⁺ − s⁻) over pairs of a group (Bradley & Terry 1952; Cooper, arXiv 2508.05613)
     Pointwise  cross-entropy of σ(s) against the label (VerifyRM of the same paper)
 
-Both read a label in [0, 1] from the signal ``label`` of the turns of a scoring role. The gradient of the pairwise loss
-with respect to a score is known as soon as all scores are: ∂/∂s⁺ = −σ(s⁻ − s⁺). Since one update is made from each
-batch, with the weights that scored it, credit computes these factors and the loss is linear in the scores; pairs need
-not share a micro-batch.
+Both read a label in [0, 1] from the signal ``label`` of a scoring role's turns.
+
+How the two answers of a pair can be in different micro-batches: a batch is used for one update, by the weights that
+scored it. So ``credit`` knows all scores and the gradient of the pairwise loss with respect to each of them,
+∂L/∂s⁺ = −σ(s⁻ − s⁺). With these slopes as advantages, a loss that is linear in the scores has the same gradient.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from cotrain.core.types import State
 class Pairwise:
     """Higher scores for better labels of the same group.
 
-    Every pair of different labels counts, and every group that has one counts the same. The loss does not see a common
-    shift of all scores, but a reward σ(s) does: ``anchor`` adds ``anchor`` · cross-entropy of σ(s) against the label.
+    All pairs of different labels count, and every group with such a pair weighs the same. The loss does not change if
+    all scores shift together, but a reward σ(s) does: ``anchor`` adds anchor · cross-entropy of σ(s) against the label.
     """
 
     label: Signal = LABEL
@@ -44,22 +45,22 @@ class Pairwise:
         scores = [_score_of(sample) for sample in rated]
         groups_of_pairs = _pairs_by_group(rated, labels)
 
-        slopes: dict[int, float] = {}  # index of a sample → ∂ loss / ∂ score
+        slopes: dict[int, float] = {}  # index of a sample → ∂L/∂s, summed over its pairs
         pair_loss = 0.0
         pair_accuracy = 0.0
         n_pairs = 0
         for pairs in groups_of_pairs:
-            share = 1.0 / (len(pairs) * len(groups_of_pairs))  # every group counts the same
+            pair_weight = 1.0 / (len(pairs) * len(groups_of_pairs))  # so that every group weighs the same
             for better, worse in pairs:
                 margin = scores[better] - scores[worse]
-                slope = share / (1.0 + math.exp(min(margin, 700.0)))  # share · σ(−margin), without overflow
+                slope = pair_weight / (1.0 + math.exp(min(margin, 700.0)))  # pair_weight · σ(−margin), no overflow
                 slopes[better] = slopes.get(better, 0.0) - slope
                 slopes[worse] = slopes.get(worse, 0.0) + slope
-                pair_loss += share * (math.log1p(math.exp(-abs(margin))) + max(-margin, 0.0))
-                pair_accuracy += share * (float(margin > 0) + 0.5 * float(margin == 0))
+                pair_loss += pair_weight * (math.log1p(math.exp(-abs(margin))) + max(-margin, 0.0))
+                pair_accuracy += pair_weight * (float(margin > 0) + 0.5 * float(margin == 0))
             n_pairs += len(pairs)
 
-        # Without the anchor a sample of no pair has no gradient.
+        # Without the anchor, a sample that is in no pair has no gradient.
         kept_indices = [i for i in range(len(rated)) if i in slopes or self.anchor]
         samples = tuple(
             replace(rated[i], advantages=torch.tensor([slopes.get(i, 0.0)]), targets=torch.tensor([labels[i]]))
@@ -87,7 +88,7 @@ class Pairwise:
 
 @dataclass(frozen=True, kw_only=True)
 class Pointwise:
-    """σ(s) towards the label, each trace for itself."""
+    """Cross-entropy of σ(s) against the label, for each answer by itself."""
 
     label: Signal = LABEL
 
@@ -105,9 +106,9 @@ class Pointwise:
     ) -> Loss:
         scores, targets = _scores_and_labels(predictions, batch)
         losses = binary_cross_entropy(scores, targets)
-        hits = ((scores > 0) == (targets > 0.5)).float()
+        is_right = ((scores > 0) == (targets > 0.5)).float()
         return Loss(
-            value=losses.sum() / totals.sequences, sums={"score": scores.detach().sum(), "accuracy": hits.sum()}
+            value=losses.sum() / totals.sequences, sums={"score": scores.detach().sum(), "accuracy": is_right.sum()}
         )
 
 

@@ -1,4 +1,4 @@
-"""A baseline that needs no group: the mean of the rewards of a role in earlier games."""
+"""A baseline without groups: the running mean of a role's rewards in earlier episodes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ Baselines = Mapping[str, float]  # "role/channel" → running mean
 
 @dataclass(frozen=True, slots=True)
 class RunningMean:
-    """Subtracts a running mean over the games that the role has played (SPIRAL, arXiv 2506.24119; Williams 1992), which
-    is 0 before the first one. A game's own payoff enters after it was compared; games of a batch follow each other."""
+    """Subtracts a running mean over the earlier episodes of the role (SPIRAL, arXiv 2506.24119; Williams 1992), 0
+    before the first one. The reward of an episode enters the mean after the mean was subtracted from it; the episodes
+    of a batch enter one after the other."""
 
     decay: float = 0.95
 
@@ -24,23 +25,23 @@ class RunningMean:
             raise ConfigError(f"RunningMean: decay {self.decay} must be in [0, 1)", code="E_RUNNING_MEAN_DECAY")
 
     def __call__(
-        self, values: torch.Tensor, keys: Sequence[str], games: Sequence[str], seen: Baselines
+        self, values: torch.Tensor, keys: Sequence[str], episodes: Sequence[str], seen: Baselines
     ) -> tuple[torch.Tensor, Baselines]:
         """Values ``[N]`` minus the baseline of each one's key, and the baselines after this batch.
 
         Args:
             values: ``[N]``.
             keys: ``[N]`` "role/channel" of each value.
-            games: ``[N]`` the game of each value.
+            episodes: ``[N]`` the episode of each value.
             seen: the baselines before this batch.
         """
         centred = torch.zeros_like(values)
         baselines = dict(seen)
         for key in sorted(set(keys)):
             indices = [i for i, value_key in enumerate(keys) if value_key == key]
-            games_of_key = [games[i] for i in indices]
+            episodes_of_key = [episodes[i] for i in indices]
             before = baselines.get(key, 0.0)
-            advantages, after = ema_baseline(values[indices], games_of_key, before, decay=self.decay)
+            advantages, after = ema_baseline(values[indices], episodes_of_key, before, decay=self.decay)
             centred[indices] = advantages
             baselines[key] = after
         return centred, baselines

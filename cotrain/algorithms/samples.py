@@ -1,9 +1,9 @@
 """From traces with rewards to training samples, and weights of rewards that change while a policy learns.
 
-A value of a *per-answer* signal is placed on the last token, one of a *per-span* signal on the last token of its span.
-Samples of one *trajectory* share the rewards of the whole of it: one value, which every one of them has. Several values
-for one span (several reviewers) are averaged: each gets the share 1/(number of values on this span). A sample without a
-value of a per-span signal has no steps there; that is not a failure.
+A value of a *per-answer* signal is placed on the last token of the answer, one of a *per-span* signal on the last token
+of its span. Samples of one *trajectory* (a conversation in several traces) share its per-answer reward: each of them
+has the same value. Several values on one span (several reviewers) are averaged: each weighs 1 / (number of values on
+this span). A sample may lack values of a per-span signal; it then has no steps, which is no failure.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import Signal
 from cotrain.core.types import Trace
 
-# -- Weights that change while a policy learns: ``decay(0.1, 1e-3)`` is one over that policy's own updates.
+# -- Weights that change while a policy learns, such as ``decay(0.1, 1e-3)``.
 #
 # With s updates made of S planned:
 #
@@ -31,8 +31,8 @@ from cotrain.core.types import Trace
 #     linear(a, b)        a + (b − a) · min(1, s/S)
 #     cosine(a, b)        b + (a − b) · ½(1 + cos(π · min(1, s/S)))
 #
-# s counts the updates of the policy that learns, not the steps of the run: a generator that learns in three steps of
-# four decays over its own updates. After S updates the end value stays.
+# s counts the updates of the policy that learns, not the steps of the run: a generator that learns in three of four
+# steps decays over its own updates. After S updates the weight stays at its end value.
 
 
 Shape = Literal["constant", "decay", "linear", "cosine"]
@@ -69,14 +69,14 @@ class Anneal:
             )
         if self.shape == "decay":
             return max(self.end, self.start * math.exp(-updates * math.log(self.start / self.end) / planned))
-        done = min(1.0, updates / planned)
+        progress = min(1.0, updates / planned)
         if self.shape == "linear":
-            return self.start + (self.end - self.start) * done
-        return self.end + (self.start - self.end) * 0.5 * (1.0 + math.cos(math.pi * done))
+            return self.start + (self.end - self.start) * progress
+        return self.end + (self.start - self.end) * 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
 def constant(value: float) -> Anneal:
-    """Always ``value``; a plain number in a ``mix`` means the same."""
+    """Always ``value``; a plain number as a weight means the same."""
     return Anneal(shape="constant", start=value, end=value)
 
 
@@ -100,7 +100,7 @@ def weight_at(weight: float | Anneal, updates: int, planned: int) -> float:
     return weight(updates, planned) if isinstance(weight, Anneal) else float(weight)
 
 
-StepScale = Literal["1/K", "one"]
+StepScale = Literal["1/K", "one"]  # divide the rewards of K steps by K, or not
 STEP_SCALES: tuple[StepScale, ...] = ("1/K", "one")
 # How per-span rewards are combined with per-answer ones: equations at the top of ``policy_gradient.py``.
 AdvantageMix = Literal["convex", "add", "reward"]
@@ -148,8 +148,9 @@ def sample_of(
 
 
 def token_limit(trace: Trace, max_tokens: int, stop_ids: Collection[int]) -> int:
-    """The most tokens that a trace could have had whose role may sample ``max_tokens`` in an answer. Turns are one
-    answer as long as nothing ends its message, or the next one ``goes_on``, as between the calls of ``use_tools``."""
+    """Most tokens that a trace could have had, if its role may sample ``max_tokens`` for each answer. Two turns belong
+    to one answer if no stop token is between them, or if the second one continues the first after a tool's output
+    (``goes_on``)."""
     answers = 1
     for turn, following in pairwise(trace.turns):
         if following.goes_on:
@@ -161,29 +162,29 @@ def token_limit(trace: Trace, max_tokens: int, stop_ids: Collection[int]) -> int
 
 
 def check_rewards(owner: str, rewards: RewardWeights) -> None:
-    """Raise ConfigError unless these are weights of signals: at least 0, and one of them above."""
+    """Raise ConfigError unless these are weights of signals, all at least 0 and one above 0."""
     if not rewards:
         raise ConfigError(
             f"{owner}: rewards names no signal; expected for example reward_weights={{OUTCOME: 1.0}}",
             code="E_NO_REWARD_NAMED",
         )
-    ends: list[float] = []
+    start_and_end_weights: list[float] = []  # of all signals
     for signal, weight in rewards.items():
         if not isinstance(signal, Signal):
             raise ConfigError(
                 f"{owner}: rewards names {signal!r}; expected a signal, as in reward_weights={{OUTCOME: 1.0}}",
                 code="E_REWARD_NOT_SIGNAL",
             )
-        both = (weight.start, weight.end) if isinstance(weight, Anneal) else (float(weight),)
-        if not all(0.0 <= end < math.inf for end in both):
+        weights = (weight.start, weight.end) if isinstance(weight, Anneal) else (float(weight),)
+        if not all(0.0 <= value < math.inf for value in weights):
             raise ConfigError(
                 f"{owner}: the weight of reward {signal.name!r} is {weight}, expected a number of at least 0; what "
                 "shall be avoided gets a negative reward from the protocol",
                 code="E_REWARD_WEIGHT",
             )
-        ends += both
+        start_and_end_weights += weights
 
-    if not any(ends):
+    if not any(start_and_end_weights):
         raise ConfigError(
             f"{owner}: all weights of rewards are 0, nothing would be learned; give one of them a weight",
             code="E_REWARD_WEIGHTS_ZERO",
@@ -196,10 +197,10 @@ def check_step_scale(step_scale: str) -> None:
 
 
 def usable_samples(samples: Iterable[Sample], signals: Collection[Signal]) -> tuple[list[Sample], dict[str, int]]:
-    """The samples that can be learned from with these signals, in their order, and how many others cannot, by reason.
+    """The samples that have what these signals need, in their order, and the number of others by reason.
 
-    Reasons: no sampled token ("no tokens"), a per-answer signal that was not given ("no outcome", by its name), or a
-    value that is not finite ("non-finite outcome")."""
+    Reasons: "no tokens" (nothing was sampled), "no outcome" (a per-answer signal is missing; by its name), "non-finite
+    outcome" (a value is NaN or infinite)."""
     kept: list[Sample] = []
     dropped: Counter[str] = Counter()
     for sample in samples:
@@ -217,9 +218,9 @@ def _unusable_reason(sample: Sample, signals: Collection[Signal]) -> str | None:
     for signal in signals:
         if signal.per == "answer" and not sample.rewards_for(signal):
             return f"no {signal.name}"
-    read = {signal.name for signal in signals}
+    signal_names = {signal.name for signal in signals}
     for reward in sample.rewards:
-        if reward.name in read and not math.isfinite(reward.value):
+        if reward.name in signal_names and not math.isfinite(reward.value):
             return f"non-finite {reward.name}"
     return None
 
@@ -240,10 +241,10 @@ class TokenRewards(NamedTuple):
 
     values: torch.Tensor  # [M] float64
     span_weights: torch.Tensor  # [M] float64, 1 / number of values on the same span
-    token_index: torch.Tensor  # [M] int64, index of the token that each value stands on
+    token_index: torch.Tensor  # [M] int64, index of the token that each value is on
     sample_index: torch.Tensor  # [M] int64, index of the sample it belongs to
     first_index: torch.Tensor  # [U] int64, index in [M] of the first value of each reward
-    reward_index: torch.Tensor  # [M] int64, index in [U] of the reward that each value is
+    reward_index: torch.Tensor  # [M] int64, index in [U] of the reward to which each value belongs
 
     @property
     def unique_values(self) -> torch.Tensor:
@@ -270,16 +271,16 @@ class TokenRewards(NamedTuple):
 
 
 def place_rewards(samples: Sequence[Sample], signal: Signal, scale: StepScale = "1/K") -> TokenRewards:
-    """All values of a signal, and the tokens that they are placed on. With the scale "1/K" a per-span value of a
-    trajectory with K spans is divided by K. Raises ConfigError for a trajectory whose samples have different values
-    for the whole of it."""
+    """All values of a signal, and the token on which each is placed. With the scale "1/K" the per-span values of a
+    trajectory with K spans are divided by K. Raises ConfigError for a trajectory whose samples have different
+    per-answer values."""
     values: list[float] = []
     span_weights: list[float] = []
     token_index: list[int] = []
     sample_index: list[int] = []
     first_index: list[int] = []
     reward_index: list[int] = []
-    reward_of_trajectory: dict[str, int] = {}  # trajectory → index of the reward for the whole of it
+    reward_of_trajectory: dict[str, int] = {}  # trajectory → index in [U] of its per-answer reward
 
     span_counts: dict[str, int] = {}
     if signal.per == "span" and scale == "1/K":
@@ -300,15 +301,16 @@ def place_rewards(samples: Sequence[Sample], signal: Signal, scale: StepScale = 
         for reward, span in zip(rewards, spans, strict=True):
             value = reward.value * (1.0 / divisor)
 
-            reward_number = len(first_index)  # a new reward, unless the trajectory has it already
-            if reward.tokens is None and sample.trajectory:
-                reward_number = reward_of_trajectory.setdefault(sample.trajectory, reward_number)
-            if reward_number == len(first_index):
+            new_number = len(first_index)  # index in [U] if this is a new reward
+            number = new_number
+            if reward.tokens is None and sample.trajectory:  # an earlier sample may have the same reward
+                number = reward_of_trajectory.setdefault(sample.trajectory, new_number)
+            if number == new_number:
                 first_index.append(len(values))
-            elif values[first_index[reward_number]] != value:
+            elif values[first_index[number]] != value:
                 raise ConfigError(
                     f"signal {signal.name!r} of trajectory {sample.trajectory} is "
-                    f"{values[first_index[reward_number]]} and {value}; "
+                    f"{values[first_index[number]]} and {value}; "
                     "give the whole of each conversation that joins it the same",
                     code="E_SIGNAL_DIFFERS_IN_CONVERSATION",
                 )
@@ -317,7 +319,7 @@ def place_rewards(samples: Sequence[Sample], signal: Signal, scale: StepScale = 
             span_weights.append(1.0 / values_on_span[span])
             token_index.append(span[1] - 1)
             sample_index.append(index)
-            reward_index.append(reward_number)
+            reward_index.append(number)
 
     return TokenRewards(
         values=torch.tensor(values, dtype=torch.float64),
@@ -330,7 +332,7 @@ def place_rewards(samples: Sequence[Sample], signal: Signal, scale: StepScale = 
 
 
 def _span_counts(samples: Sequence[Sample], signal: Signal) -> dict[str, int]:
-    """Trajectory → the number of its spans that a signal has values for, at least 1."""
+    """Trajectory → its number of spans with a value of this signal."""
     spans: dict[str, set[tuple[str, tuple[int, int]]]] = {}
     for sample in samples:
         for reward in sample.rewards_for(signal):
@@ -340,12 +342,12 @@ def _span_counts(samples: Sequence[Sample], signal: Signal) -> dict[str, int]:
 
 
 def trajectories_of(samples: Sequence[Sample]) -> tuple[torch.Tensor, int]:
-    """The index of each sample's trajectory, int64 ``[N]``, and the number of trajectories. A sample that is repeated
-    counts each time."""
+    """The index of each sample's trajectory, int64 ``[N]``, and the number of trajectories. A sample without a
+    trajectory is one of its own, each time that it occurs."""
     index: dict[str | int, int] = {}
     trajectories = []
     for place, sample in enumerate(samples):
-        key = sample.trajectory or place  # a sample of its own is a trajectory of its own
+        key = sample.trajectory or place
         trajectories.append(index.setdefault(key, len(index)))
     return torch.tensor(trajectories, dtype=torch.int64), len(index)
 
@@ -377,12 +379,14 @@ def first_samples(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def on_tokens(samples: Sequence[Sample], channel: TokenRewards, values: torch.Tensor) -> list[torch.Tensor]:
-    """``values`` ``[M]`` times their span weights, at the tokens that they are placed on and 0 elsewhere: float64
-    ``[T]`` of each sample."""
+    """``values`` ``[M]`` times their span weights, on the tokens on which they are placed, 0 elsewhere: float64 ``[T]``
+    for each sample."""
     lengths = torch.tensor([len(sample.token_ids) for sample in samples], dtype=torch.int64)
-    starts = lengths.cumsum(0) - lengths  # all samples one after the other, in one row
-    places = starts[channel.sample_index] + channel.token_index
-    row = add_at_tokens(values * channel.span_weights, places, int(lengths.sum()))
+
+    # All samples one after the other in one long row, which is split at the end.
+    starts = lengths.cumsum(0) - lengths
+    positions = starts[channel.sample_index] + channel.token_index
+    row = add_at_tokens(values * channel.span_weights, positions, int(lengths.sum()))
     return list(row.split(lengths.tolist()))
 
 
@@ -393,7 +397,7 @@ def index_groups(samples: Sequence[Sample]) -> tuple[torch.Tensor, int]:
     return torch.tensor(group_ids, dtype=torch.int64), len(index)
 
 
-# -- The advantages of a rollout's tokens as they are written next to it: runs of equal values.
+# -- Advantages in the form in which the ledger stores them: runs of equal values.
 
 
 AdvantageRuns = list[list[float]]  # [advantage, number of sampled tokens], in order; values to four digits
@@ -401,7 +405,7 @@ TokenAdvantages = dict[str, dict[str, AdvantageRuns]]  # address of a trace → 
 
 
 def token_advantages(credited: Mapping[str, Sequence[Sample]]) -> TokenAdvantages:
-    """Advantages of the samples of each objective; a repeated sample counts once."""
+    """The advantages of each objective's samples, by trace; a sample that occurs twice is stored once."""
     by_trace: TokenAdvantages = {}
     for objective, samples in credited.items():
         for sample in samples:

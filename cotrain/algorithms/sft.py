@@ -1,9 +1,8 @@
-"""Supervised fine-tuning on traces: cross-entropy of what was said, L = −Σ log π / N.
+"""Supervised fine-tuning on traces: the cross-entropy of their tokens, L = −Σ log π / N.
 
-On gold traces it is plain SFT; on a policy's own traces with ``where`` it is rejection sampling (RFT, arXiv
-2308.01825; STaR, arXiv 2203.14465): learn from what was rewarded. With ``weight`` a trace counts as much as its signal
-says: a smoothed label is both labels, told with the weights 1 − ε and ε. Off policy by nature. Left out: loss on
-prompts.
+On gold traces this is plain SFT. On a policy's own traces with ``where`` it is rejection sampling (RFT, arXiv
+2308.01825; STaR, arXiv 2203.14465): only rewarded traces are learned. With ``weight`` each trace has the weight in that
+signal; a smoothed label, for example, is two traces with the weights 1 − ε and ε. Left out: loss on prompts.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from cotrain.core.types import State
 
 @dataclass(frozen=True, kw_only=True)
 class SFT:
-    """Learn all traces, or those whose signal ``where`` is at least ``at_least``; each by the weight in signal
+    """Cross-entropy on all traces, or on those whose signal ``where`` is at least ``at_least``, each times its signal
     ``weight``."""
 
     where: Signal | None = None  # per answer
@@ -49,10 +48,10 @@ class SFT:
         return Needs(reward_signals=self._read_signals, on_policy=False)
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
-        readable, reasons = usable_samples(batch.samples, self._read_signals)
+        usable, reasons = usable_samples(batch.samples, self._read_signals)
         dropped = Counter(reasons)
         learned = []
-        for sample in readable:
+        for sample in usable:
             if self.where is not None and value_of(sample, self.where) < self.at_least:
                 dropped[f"{self.where.name} too low"] += 1
                 continue
@@ -64,7 +63,7 @@ class SFT:
             if weight > 0.0:
                 ones = torch.ones(len(sample.token_ids))
                 learned.append(replace(sample, advantages=ones, weight=weight, temperature=1.0))
-        return Credit(samples=tuple(learned), metrics={"traces": float(len(readable))}, dropped=dict(dropped)), state
+        return Credit(samples=tuple(learned), metrics={"traces": float(len(usable))}, dropped=dict(dropped)), state
 
     def loss_of(
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, totals: BatchTotals

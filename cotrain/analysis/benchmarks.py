@@ -6,7 +6,7 @@ where it is said how (``--verdict``); where it has a comparer, a
 tournament of pairs chooses among them (``rollout/tournament.py``); in ProcessBench the verifier judges the solutions
 given. Of MBPP and HumanEval the answers are programs, which are run with the problem's
 tests (``data/programs.py``). What came of each sample is a row of ``suite-NAME.jsonl`` in the run directory, and
-``suite-NAME.json`` holds the scores (``metrics/suites.py``) beside the settings they were made with. The rows are
+``suite-NAME.json`` holds the scores (``metrics/suites.py``) next to the settings they were made with. The rows are
 written as they are made: the same command goes on where it was interrupted, and only prints what is finished.
 
 Left out: few-shot prompts, tools. A sample that does not fit its model's context counts as wrong.
@@ -42,8 +42,9 @@ from cotrain.data.programs import ProgramGrader
 from cotrain.data.suite_files import JUDGED, draw_items, draw_tasks, load_suite, suite_data
 from cotrain.formats.answers import final_answer
 from cotrain.formats.solutions import UNFINISHED, parse_solution
+from cotrain.grading.compare_texts import vote_key
 from cotrain.grading.fences import program_of
-from cotrain.grading.pool import AnswerGrader, vote_key
+from cotrain.grading.pool import AnswerGrader
 from cotrain.metrics.suites import (
     GREEDY_SAMPLE,
     SampleRow,

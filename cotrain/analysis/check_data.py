@@ -45,7 +45,8 @@ from cotrain.data.programs import ROW_READERS
 from cotrain.data.unread_columns import columns_note, count_columns, is_word_character
 from cotrain.formats.answers import free_solution
 from cotrain.formats.solutions import TAGS, tagged_solution
-from cotrain.grading.pool import DEADLINE_S, WORKERS, GradingPool, vote_key
+from cotrain.grading.compare_texts import vote_key
+from cotrain.grading.pool import DEADLINE_S, WORKERS, GradingPool
 
 GRAM = 13
 CODE = {"mbpp": "test_list", "humaneval": "entry_point"}  # layout of tasks of code → a column that no other has
@@ -104,9 +105,8 @@ class LintReport:
     findings: tuple[DataFault, ...]
     lengths: dict[str, int] = field(default_factory=dict)  # words of a question: min, median, p95, max
     histogram: dict[str, int] = field(default_factory=dict)  # "8-15" words → questions
-    read: dict[str, Any] = field(
-        default_factory=dict
-    )  # with --answer-format: texts, how many were read, how many are right
+    # With --answer-format: texts, how many were read, how many are right.
+    read: dict[str, Any] = field(default_factory=dict)
     seen: dict[str, Any] = field(default_factory=dict)  # what a run would see: columns, splits, the first problem
     code: dict[str, Any] = field(default_factory=dict)  # for tasks of code: the --tasks of a run, and their splits
     unread: dict[str, int] = field(default_factory=dict)  # column that is not read → rows that have it
@@ -223,7 +223,7 @@ def check_file(
     lengths, histogram = _length_statistics(questions)
     seen = _view_of_run(questions, bool(unanswered)) | _view_of_labels(path, schema, labelled)
     code = _code_of_run(questions)
-    is_split = part_of(Path(path)) in SPLITS  # of a directory, whose other files it is used with
+    is_split = part_of(Path(path)) in SPLITS  # a file of a directory is used with its other files
     whole_file = [] if is_split else _find_few_problems((seen or code).get("splits", {}))
     return LintReport(
         path=str(path),

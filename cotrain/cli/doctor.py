@@ -36,7 +36,7 @@ OPTIONAL = {  # package → extra
 
 def examine_installation(models: Sequence[str] = ()) -> int:
     """Print the findings; 0 when a run can work, 1 when something it needs is missing. ``models``: to be looked at
-    beside those that ship. Raises ModelError for one that cannot be used."""
+    next to those that ship. Raises ModelError for one that cannot be used."""
     import torch
 
     here = [name for name in SHIPPED if shipped_folder(name).is_dir()]

@@ -64,7 +64,7 @@ def _wrap_paragraph(paragraph: str, width: int, indent: str) -> list[str]:
     if all(" | " in line for line in paragraph.splitlines()):
         return [f"{indent}{line}" for line in paragraph.splitlines()]
 
-    items: list[tuple[str, list[str]]] = []  # what stands before the text, and the lines of the text
+    items: list[tuple[str, list[str]]] = []  # what is before the text, and the lines of the text
     for line in paragraph.splitlines():
         match = _ITEM.fullmatch(line)
         mark, texts = items[-1] if items else ("", [])
@@ -89,7 +89,7 @@ def _wrap_item(mark: str, text: str, width: int, indent: str) -> list[str]:
     )
 
 
-_ARGUMENTS = re.compile(r"``(?P<code>[a-z_]+=[^`]+)``")  # of a function, as docstrings write them
+_ARGUMENTS = re.compile(r"``(?P<code>[a-z_]+=[^`]+)``")  # arguments of a function, as docstrings write them
 _NEXT_ARGUMENT = re.compile(r",\s+(?=[a-z_]+=)")
 
 
@@ -263,7 +263,7 @@ def _absolute_place(value: str) -> str:
 
 
 def expand_home(word: str) -> str:
-    """The word with the ~ of a path written out: a shell leaves one that is quoted, or stands behind a flag's =."""
+    """The word with the ~ of a path written out: a shell leaves one that is quoted, or is behind a flag's =."""
     flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
     return f"{flag}{equals}{os.path.expanduser(value)}" if value == "~" or value.startswith("~/") else word
 

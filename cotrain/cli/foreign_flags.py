@@ -44,7 +44,7 @@ def rename_flags(words: Sequence[str], own_flags: Collection[str], prog: str) ->
             limits.append(f"--set={LIMIT_SETTING}={limit}")
         else:
             renamed.append(f"{own}{equals}{value}")
-    return [*limits, *renamed]  # a --set of the user's stands behind them, and counts more
+    return [*limits, *renamed]  # a --set of the user's is behind them, and counts more
 
 
 def own_flag(flag: str, own_flags: Collection[str]) -> str:

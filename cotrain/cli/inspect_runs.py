@@ -56,7 +56,7 @@ def list_recipes(argv: Sequence[str]) -> int:
         for name in names:
             try:
                 build = find_recipe(name)
-            except ConfigError as error:  # of an installed package
+            except ConfigError as error:  # an installed package may raise it
                 print_lines([_wrap_entry(str(error), width)])
                 continue
 

@@ -203,7 +203,7 @@ def _usual_rate(arguments: Any) -> float:
 
 
 def _write_beside_model(outcome: TrainingOutcome, lessons: Lessons, out: Path) -> None:
-    """Write what belongs beside a model that is finished: the formats that it knows, and the rows that it learned of
+    """Write what belongs next to a model that is finished: the formats that it knows, and the rows that it learned of
     its own."""
     from cotrain.rollout.common_roles import mark_terse_prompts
 

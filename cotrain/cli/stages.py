@@ -155,7 +155,7 @@ def note_quarantine(quarantine: Quarantine | None, out: str) -> None:
 
 
 def write_quarantine(quarantine: Quarantine | None, out: str) -> None:
-    """Write what was set aside beside the result."""
+    """Write what was set aside next to the result."""
     if quarantine is not None and quarantine.refused:
         quarantine.write(Path(out) / QUARANTINE)
 
@@ -191,7 +191,7 @@ def say_plan(arguments: Any, parts: Sequence[tuple[Any, int]], lr: float) -> Non
 
 @contextmanager
 def ranks_of(command: StageCommand, argv: Sequence[str], arguments: Any, ranks: Ranks | None) -> Iterator[Ranks]:
-    """The rank that this process is: the one that it was begun as, or else the first one, with others beside it where
+    """The rank that this process is: the one that it was begun as, or else the first one, with others next to it where
     ``--world`` says so."""
     from cotrain.pretraining.ranks import ALONE
 

@@ -274,7 +274,7 @@ def _add_sampling_flags(parser: Any) -> None:
 
 
 def _check_sampling(parser: Parser, arguments: Any, sampling_flags: Sequence[str]) -> None:
-    """Refuse flags that only ``--from-samples`` looks at, where it is left out, and ``--world`` beside it."""
+    """Refuse flags that only ``--from-samples`` looks at, where it is left out, and ``--world`` next to it."""
     if arguments.from_samples and arguments.world is not None:
         parser.error("--from-samples draws in one process; do without --world, or learn its OUT/samples.jsonl with it")
     if arguments.from_samples:

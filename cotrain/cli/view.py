@@ -87,7 +87,7 @@ def serve_beside(folder: Path) -> Iterator[str]:
 
 
 def split_address(words: str) -> tuple[Path, str]:
-    """The directory, and what stands behind it: ``runs/mine#r:12:3:0`` names a rollout, as the page's address does. A
+    """The directory, and what is behind it: ``runs/mine#r:12:3:0`` names a rollout, as the page's address does. A
     directory that has this name counts more."""
     name, mark, screen = words.partition("#")
     if not mark or Path(words).exists():

@@ -54,7 +54,7 @@ def size_defaults(arguments: Mapping[str, Any], given_names: Collection[str]) ->
 
 
 def defaults_by_size(defaults: Mapping[str, Any]) -> dict[str, str]:
-    """Return what the help of a flag says beside its default, for arguments whose default hangs on the size of the
+    """Return what the help of a flag says next to its default, for arguments whose default hangs on the size of the
     model."""
     from_size = f"from {LARGE // 1_000_000}M parameters"
     texts: dict[str, str] = {}

@@ -41,8 +41,9 @@ class Weights(Policy):
     autocast: bool | None = None  # bfloat16 arithmetic over float32 weights, sampling and learning; None: on CUDA
     offload: bool = False  # on a GPU, weights while another policy computes, and moments, in the machine's own memory
     pack_weights: bool | None = None  # on a CPU, a copy laid out for decoding; None: if a probe finds it faster
-    attn_implementation: str | None = None  # of transformers; None: "sdpa", or the model's own where it has no other.
-    # Prompts that samples share are computed once under "sdpa" only
+    # Implementation in transformers; None: "sdpa", or the model's own where it has no other. Prompts that samples share
+    # are computed once under "sdpa" only.
+    attn_implementation: str | None = None
     trust_remote_code: bool = False  # run Python files that come with the model
     device: str | None = None  # device: "cpu", "cuda:1"; None: the run's
 
@@ -196,7 +197,7 @@ class Critic(Learning):
 
     kind: ClassVar[str] = "critic"
     head: ClassVar[str] = "value"
-    speaks: ClassVar[bool] = False
+    generates: ClassVar[bool] = False
     plays: ClassVar[bool] = False
     may_be_narrow: ClassVar[bool] = False
 
@@ -212,7 +213,7 @@ class RewardModel(Learning):
 
     kind: ClassVar[str] = "reward model"
     head: ClassVar[str] = "reward"
-    speaks: ClassVar[bool] = False
+    generates: ClassVar[bool] = False
     scores: ClassVar[bool] = True
     may_be_narrow: ClassVar[bool] = False
 
@@ -310,7 +311,7 @@ class Program(Policy):
 
     kind: ClassVar[str] = "program"
     head: ClassVar[str] = ""
-    speaks: ClassVar[bool] = False
+    generates: ClassVar[bool] = False
 
     speak: policy_handles.Program
     tokens_of: str | None = None  # a policy, whose tokens its text is cut into; None: bytes

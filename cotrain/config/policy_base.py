@@ -19,7 +19,7 @@ class Policy:
     kind: ClassVar[str]  # name of the kind in messages
     head: ClassVar[str] = "lm"  # what it predicts: "lm", "value" or "reward"; "" where it predicts nothing here
     is_trained: ClassVar[bool] = False  # True if gradients train it
-    speaks: ClassVar[bool] = True  # True if its tokens are sampled from a language model of this run
+    generates: ClassVar[bool] = True  # True if its tokens are sampled from a language model of this run
     scores: ClassVar[bool] = False  # True if it answers with one number
     plays: ClassVar[bool] = True  # True if a role may be played by it
     shares_base: ClassVar[bool] = False  # True if it shares its weights in memory with the adapters on its model

@@ -567,7 +567,7 @@ def check_due(recipe: Recipe, *, steps_flag: str = "--steps", warmup_flag: str =
     """Raise ConfigError for an objective that its policy could not learn from: it is due at none of the steps planned,
     it would compare one answer with itself, or take what was sampled some updates ago for the present policy's.
 
-    ``steps_flag``: by which the steps are given. ``warmup_flag``: what stands before the length of a warm-up, as in
+    ``steps_flag``: by which the steps are given. ``warmup_flag``: what is before the length of a warm-up, as in
     "--warmup " or "tango:warmup="; "" where there is no such parameter."""
     _check_updates_have_ratio(recipe)
     _check_groups_have_spread(recipe)

@@ -27,7 +27,7 @@ class Remote(Policy):
 
     kind: ClassVar[str] = "remote"
     head: ClassVar[str] = ""
-    speaks: ClassVar[bool] = False
+    generates: ClassVar[bool] = False
     outside: ClassVar[bool] = True
 
     url: str  # up to and with "/v1"

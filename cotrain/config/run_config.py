@@ -48,7 +48,7 @@ SPLITS = ("ood_length", "ood_template")  # splits measured at the end if the tas
 class RunConfig:
     """The options that every run has, whatever its method. The comments are the help of the flags."""
 
-    model: str = "shipped"  # directory, name on the Hub, or an shipped model
+    model: str = "shipped"  # directory, name on the Hub, or a shipped model
     steps: int = 100  # number of training steps
     seed: int = 0  # random seed of the run
     tasks: TaskSource | None = None  # the problems; None: word problems

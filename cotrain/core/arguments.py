@@ -26,7 +26,7 @@ class AtLeast:
     """In an annotation: the smallest number that an argument may be, and the largest one."""
 
     least: int
-    held_out: int | None = None  # of an option of a protocol on held-out problems, where it is another number
+    held_out: int | None = None  # value of a protocol's option on held-out problems, where it differs
     most: int | None = None
 
 
@@ -49,19 +49,19 @@ class Argument:
         return self.default is inspect.Parameter.empty
 
 
-def bound_arguments(name: str, taken: Mapping[str, Argument], given: Mapping[str, Any]) -> dict[str, Any]:
-    """All arguments of a call of ``name``, in the order in which they are ``taken``, defaults included. Raises
+def bound_arguments(name: str, parameters: Mapping[str, Argument], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """All arguments of a call of ``name``, in the order in which they are ``parameters``, defaults included. Raises
     UnknownName and ConfigError, one line each."""
-    for key in given:
-        if key not in taken:
-            raise UnknownName(f"parameter of {name}", key, taken)
-    for key, argument in taken.items():
-        if key not in given and argument.is_required:
+    for key in arguments:
+        if key not in parameters:
+            raise UnknownName(f"parameter of {name}", key, parameters)
+    for key, argument in parameters.items():
+        if key not in arguments and argument.is_required:
             raise ConfigError(f"{name}: missing a required argument: {key!r}", code="E_ARGUMENT_MISSING")
-    for key, argument in taken.items():
-        if key in given:
-            check_argument(f"{key} of {name}", given[key], argument.hint)
-    return {key: given.get(key, argument.default) for key, argument in taken.items()}
+    for key, argument in parameters.items():
+        if key in arguments:
+            check_argument(f"{key} of {name}", arguments[key], argument.hint)
+    return {key: arguments.get(key, argument.default) for key, argument in parameters.items()}
 
 
 def bound_function(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,6 +69,22 @@ def bound_function(function: Callable[..., Any]) -> Callable[..., Any]:
     while isinstance(function, partial):
         function = function.func
     return function
+
+
+def check_called_with(where: str, function: Callable[..., Any], *names: str) -> None:
+    """Raise ConfigError for a function of the user's that cannot be called with as many arguments as it will be.
+    ``names``: what it will be called with, in order."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # a callable that does not say what it takes
+        return
+    try:
+        signature.bind(*names)
+    except TypeError as error:
+        name = getattr(function, "__name__", "function")
+        raise ConfigError(
+            f"{where}: {name}{signature}: {error}; expected def {name}({', '.join(names)})", code="E_FUNCTION_SIGNATURE"
+        ) from None
 
 
 def bound_options(function: Callable[..., Any]) -> dict[str, Any]:

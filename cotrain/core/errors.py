@@ -3,7 +3,7 @@
 ``UserError`` and its children end a command with one line and exit code 2; anything else is a bug and keeps its
 traceback. Each also subclasses the standard error that fits, so that library users can catch the usual types.
 
-Each error also has a code, such as ``E_GROUP_TOO_SMALL``, for programs and tests. It stands where the error is raised::
+Each error also has a code, such as ``E_GROUP_TOO_SMALL``, for programs and tests. It is where the error is raised::
 
     raise ConfigError(f"clip_norm is {norm}, expected a norm above 0", code="E_CLIP_NORM")
 
@@ -183,12 +183,12 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
     Near is a name with at most two typing errors, then one that the given name shortens: its beginning (``temp`` of
     ``temperature``), or some of its words (``size`` of ``group-size``); then one with more typing errors. There is at
     most one error for each three letters."""
-    given = str(name).casefold()
+    typed = str(name).casefold()
     names = {known_name.casefold(): known_name for known_name in known}
-    allowed = max(1, (len(given) + 1) // 3)
-    distances = {known_name: _typing_errors(given, known_name) for known_name in names}
+    allowed = max(1, (len(typed) + 1) // 3)
+    distances = {known_name: _typing_errors(typed, known_name) for known_name in names}
     mistyped = [known_name for known_name, errors in distances.items() if errors <= allowed]
-    shortened = [known_name for known_name in names if _shortens(given, known_name)]
+    shortened = [known_name for known_name in names if _shortens(typed, known_name)]
     close = [known_name for known_name in mistyped if distances[known_name] <= 2]
     near = close or shortened or mistyped
     return names[min(near, key=lambda known_name: (distances[known_name], known_name))] if near else None
@@ -201,9 +201,9 @@ def nearest_file(name: str, known: Iterable[str]) -> str | None:
     return None if near is None else names[near]
 
 
-def _shortens(given: str, name: str) -> bool:
-    words, all_words = (set(re.split(r"[\W_]+", text)) for text in (given, name))
-    is_beginning = len(given) >= 3 and name.startswith(given)
+def _shortens(typed: str, name: str) -> bool:
+    words, all_words = (set(re.split(r"[\W_]+", text)) for text in (typed, name))
+    is_beginning = len(typed) >= 3 and name.startswith(typed)
     return is_beginning or words < all_words
 
 

@@ -1,4 +1,4 @@
-"""Files that a user names, read in bounded time and memory, whatever stands behind the name.
+"""Files that a user names, read in bounded time and memory, whatever is behind the name.
 
 A device, a pipe or a socket is refused before it is opened: it may never answer, or never end. No more is read than
 the size that the file had, so that those of the system which say 0 and go on for ever count as empty. A line is cut
@@ -100,7 +100,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         ) from error
     except DataError:
         raise
-    except ValueError as error:  # of TOML, and of Python for a number of thousands of digits
+    except ValueError as error:  # raised by TOML, and by Python for a number of thousands of digits
         raise DataError(f"{path}: not TOML ({str(error).partition(';')[0]:.200})", code="E_NOT_TOML") from error
     level: list[tuple[str, Any]] = [("", table)]
     for _ in range(DEEPEST):

@@ -7,7 +7,7 @@
     CORRECT.of(trace)  →  True            ANSWER.of(trace)  →  "12"
 
 Each key is declared once, with its type: a string in a key's place, or a value of another type, raises at once. Here
-stand the keys that several files share; a method declares its own beside its protocol. Both become plain JSON in the
+stand the keys that several files share; a method declares its own next to its protocol. Both become plain JSON in the
 ledger.
 
 Telemetry and evaluation read notes; algorithms never do. ``docs/metrics.md`` has ``{role}/metadata/{name}`` for every

@@ -6,7 +6,7 @@ class is:
     [project.entry-points."cotrain.recipes"]    # functions decorated with @recipe: `cotrain run my_method`
     my_method = "my_package.my_method:my_method"
     [project.entry-points."cotrain.tasks"]      # classes of task sources: `--tasks riddles`, or `riddles:hard`, where
-    riddles = "my_package.riddles:Riddles"      # what stands behind the colon is their first argument
+    riddles = "my_package.riddles:Riddles"      # what is behind the colon is their first argument
     [project.entry-points."cotrain.commands"]   # functions of the words behind the command that return an exit code
     plot = "my_package.plot:plot"
 

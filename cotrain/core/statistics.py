@@ -125,7 +125,7 @@ def _sample_variance(values: Sequence[float]) -> float:
 
 
 def smallest_significant(change: Estimate) -> float:
-    """The smallest difference that is significant beside this interval: (t of 97.5 % + t of 80 %) standard errors, so
+    """The smallest difference that is significant next to this interval: (t of 97.5 % + t of 80 %) standard errors, so
     that p < ``significance_level``. The standard error comes from the same data, so this says nothing of what a design
     could have found beforehand. Infinite where the interval is unknown."""
     if change.n < LEAST or not math.isfinite(change.high - change.low):

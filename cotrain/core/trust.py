@@ -43,9 +43,9 @@ def remembering_code_of(directory: Path | str) -> AbstractContextManager[None]:
     return _set_within(_BEGUN, str(directory))
 
 
-def set_consent(given: bool = True) -> None:
+def set_consent(consent: bool = True) -> None:
     """From now on the code that run directories name is run, and remembered; or no more."""
-    _CONSENT.set(given)
+    _CONSENT.set(consent)
 
 
 def with_consent() -> AbstractContextManager[None]:

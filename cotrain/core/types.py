@@ -17,7 +17,7 @@ from cotrain.core.seeding import Address
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A half-open range of characters ``[start, end)`` in a text, with what stands there."""
+    """A half-open range of characters ``[start, end)`` in a text, with what is there."""
 
     start: int
     end: int
@@ -262,7 +262,7 @@ UNLABELLED = "unlabelled"  # the split of training problems without a truth
 # others said too much.
 TOO_LONG = "prompt too long"
 BROKEN_OFF = "protocol failed"  # failure of the traces of an episode that broke off; the episode has the details
-SAYING = ", saying: "  # in a failure: before it stands a short fixed phrase, behind it a server's own words
+SAYING = ", saying: "  # in a failure: before it is a short fixed phrase, behind it a server's own words
 
 
 def kind_of_failure(failure: str) -> str:
@@ -289,7 +289,7 @@ class Episode:
 
 # -- State that can be saved: whoever owns some has ``state()`` and ``load()``, and ``load`` takes all of it or none.
 
-State = dict[str, Any]  # JSON values only; tensors are saved beside it, by name
+State = dict[str, Any]  # JSON values only; tensors are saved next to it, by name
 
 
 def take_fields(owner: str, state: Mapping[str, Any], *fields: str) -> list[Any]:

@@ -188,7 +188,7 @@ def _without_middle(text: str) -> str:
 
 PACE_SECONDS = 5.0  # between lines, and before the first
 LINES = 10  # at most
-FEW = 32  # of which all may be under way at once
+FEW = 32  # items that may all be under way at once
 QUIET_SECONDS = 60.0  # after which a line says that it goes on
 _REMINDED: weakref.WeakSet[Reminded] = weakref.WeakSet()
 _REMINDERS: dict[int, threading.Thread] = {}  # process id → its watching thread; a fork has none

@@ -2,7 +2,7 @@
 reason and counted.
 
 ``quarantine.jsonl`` has one object a row that was set aside: ``where`` (file and row), ``reason`` (what the strict
-reader says), ``row``, the line as it stands, up to ``SHOWN`` characters, in which bytes that are no UTF-8 are written
+reader says), ``row``, the line as it is, up to ``SHOWN`` characters, in which bytes that are no UTF-8 are written
 ``\\xNN``, and ``code``, that of the strict reader's error. Mend the lines, or leave them out: rows read and rows set
 aside add up to the lines that are not blank.
 
@@ -35,7 +35,7 @@ class RefusedRow:
     where: str
     reason: str
     row: str
-    code: str = RowError.code  # of the error that the strict reader ends with
+    code: str = RowError.code  # code of the error that the strict reader ends with
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ def quarantine_of(tasks: TaskSource) -> Quarantine | None:
 class RowReader(NamedTuple):
     """How an object of a file becomes a row."""
 
-    read: Callable[[dict[str, Any], str], Row]  # (object, where it stands); raises DataError
+    read: Callable[[dict[str, Any], str], Row]  # (object, where it is); raises DataError
     fields: str  # what it expects, in words
 
 
@@ -116,7 +116,7 @@ def read_rows(path: Path, reader: RowReader, aside: Quarantine | None = None) ->
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[str, Line]]:
-    """The lines of a file, each with where it stands. Raises DataError, see ``lines_of``."""
+    """The lines of a file, each with where it is. Raises DataError, see ``lines_of``."""
     return ((f"{path}, row {number}", line) for number, line in lines_of(path))
 
 

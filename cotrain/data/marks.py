@@ -13,17 +13,17 @@ from typing import Any
 
 from cotrain.core.errors import DataError
 
-LOST = (  # what a reply says beside its content
+LOST = (  # what a reply says next to its content
     *("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking", "thoughts", "thought"),
     *("train_detail", "train_details"),
 )
-SWITCHES = (  # of a reply that is learned it is 1 or true
+SWITCHES = (  # columns that are 1 or true for a reply that is learned
     *("weight", "weights", "train", "training", "trainable", "train_on", "train_on_turn", "learn"),
     *("loss", "loss_mask", "loss_weight", "loss_scale", "loss_on"),
 )
-MASKS = ("mask", "masked", "ignore", "skip")  # of a reply that is learned it is 0 or false
+MASKS = ("mask", "masked", "ignore", "skip")  # columns that are 0 or false for a reply that is learned
 REPLIES = ("messages", "conversations", "completion")  # columns with a reply
-VERDICTS = ("label", "is_correct", "correct")  # of a whole row; of a wanted reply it is 1 or true
+VERDICTS = ("label", "is_correct", "correct")  # columns for a whole row: 1 or true for a wanted reply
 _NOTHING: tuple[Any, ...] = (None, "", [], {})
 _YES = ("true", "1", "1.0", "yes")
 _NO = ("false", "0", "0.0", "no")

@@ -15,7 +15,7 @@ r"""Conversations from a file: a prompt and the reply that is wanted, and of pre
                                                                                with ``response``
 
 A prompt of one text is a problem, which a role asks as it asks any other; messages are sent as they stand. An ``input``
-beside an ``instruction`` is the second half of the question (Alpaca), and a text in ``system`` the first message. A
+next to an ``instruction`` is the second half of the question (Alpaca), and a text in ``system`` the first message. A
 prompt that the replies repeat is asked once. Tools, images and other columns that the question needs are refused, those
 that nobody reads counted (``unread_columns.py``). Files, splits and digests are those of ``files.py``: a prompt lies in
 one split, whatever replies it has. A pair of two equal replies prefers none; such are left out and counted.
@@ -54,7 +54,7 @@ CHATS = (
     "'messages' or 'conversations' that end with the assistant's, 'prompt' and 'completion', or 'instruction' and "
     "'output'"
 )
-REPLIES = ("completion", "output", "response")  # columns of a reply that stands apart from its prompt
+REPLIES = ("completion", "output", "response")  # columns of a reply that is apart from its prompt
 PROMPTS = ("prompt", "question", "instruction")
 _SPOKEN = re.compile(r"\n\n(Human|Assistant):[ \t]*")
 _WRITTEN_LIST = re.compile(r"\s*\[\s*\{\s*['\"](role|content|from|value)['\"]")
@@ -260,7 +260,7 @@ class Prompt:
     """Read the messages before the replies, in columns of their own."""
 
     said: str | Messages = ()
-    columns: tuple[str, ...] = ()  # in which it stands
+    columns: tuple[str, ...] = ()  # in which it is
 
 
 def _prompt_of(row: Mapping[str, Any], where: str, names: Sequence[str] = PROMPTS) -> Prompt:

@@ -2,7 +2,7 @@
 
 A name in the tests is the answer's only where the reference program defines it. So an answer cannot bring its own
 ``abs`` or ``math`` to its tests; modules that the reference imports for them, or that they use without an import, are
-imported beside the tests.
+imported next to the tests.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def paper_of(*, before: str, tests: str, solution: str) -> str:
-    """The paper as JSON. ``before``: code that stands before the answer; ``solution``: the reference program. Where
+    """The paper as JSON. ``before``: code that is before the answer; ``solution``: the reference program. Where
     that cannot be read, all names that the tests do not explain are the answer's."""
     used = _names_read(f"{before}\n{tests}")
     try:

@@ -6,7 +6,7 @@
     humaneval  task_id, prompt, entry_point, canonical_solution, test
 
 The program is taken out of the model's answer (``fences.py``), run in a sandbox (``isolation.py``) and graded by the
-problem's tests beside it (``program_worker.py``). A ``RunProgram`` takes the place of both: any function that gets the
+problem's tests next to it (``program_worker.py``). A ``RunProgram`` takes the place of both: any function that gets the
 whole program with its tests as one text and returns whether it ran to its end, named as ``module:function`` so that a
 resumed run has it too. ``--tasks mbpp:my_sandbox:run`` names it on the command line.
 
@@ -92,7 +92,7 @@ class ProgramProblem:
     """One row."""
 
     question: str  # as a solver sees it
-    before: str  # code that stands before the answer and its tests: imports and helpers of the problem
+    before: str  # code that is before the answer and its tests: imports and helpers of the problem
     stub: str  # what a body alone continues; "" where an answer is always whole
     entry: str  # the function that the tests call
     tests: str  # code that raises where the program is wrong, with what it sets up from the answer

@@ -29,7 +29,7 @@ KINDS = {  # kind → its class; the kinds of single methods and of installed pa
     "openenv": "cotrain.envs.openenv.served:OpenEnvTasks",
     "openenv_class": "cotrain.envs.openenv.tasks:OpenEnvEpisodes",
 }
-NAMED = {"gym": "dataset", "verifiers": "taskset", "openenv": "url"}  # kind → what stands behind its colon
+NAMED = {"gym": "dataset", "verifiers": "taskset", "openenv": "url"}  # kind → what is behind its colon
 NAMES = (
     "words",
     "words:LOW-HIGH",

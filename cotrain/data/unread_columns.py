@@ -1,9 +1,9 @@
-"""Columns of a row beside its question and its answer: none of them is passed over in silence.
+"""Columns of a row next to its question and its answer: none of them is passed over in silence.
 
 ::
 
     system, system_prompt              said in front of the question
-    instruction beside input           one question of two parts, as Alpaca has them
+    instruction next to input           one question of two parts, as Alpaca has them
     choices, context, images, tools …  refused by name, since the question cannot be understood without them
     all others                         counted, and told in one line: "columns not read: level, source (500 rows)"
 
@@ -133,7 +133,7 @@ def unread_columns(row: Mapping[str, Any], read: Collection[str]) -> tuple[str, 
 
 
 def count_columns(unread: Iterable[Iterable[str]]) -> dict[str, int]:
-    """In how many rows each column stands that is not read; ``unread``: the columns of each row."""
+    """In how many rows each column is that is not read; ``unread``: the columns of each row."""
     return dict(Counter(name for names in unread for name in names))
 
 

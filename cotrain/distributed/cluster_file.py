@@ -10,7 +10,7 @@
     [learner]
     gpus = 1
 
-    [learner.verifier]            # a policy with learners of its own, which is updated beside the others
+    [learner.verifier]            # a policy with learners of its own, which is updated next to the others
     gpus = 1                      # of each of its processes
     world = 1                     # ranks that hold it in shards
 

@@ -47,7 +47,7 @@ class Backend(Protocol):
 
     def lane_of(self, policy: str) -> str:
         """Where a policy's model is computed for learning: a device or a process. Policies of two lanes can be updated
-        beside each other; those of one are updated one after the other."""
+        next to each other; those of one are updated one after the other."""
         ...
 
     def held_while_learning(self, touched: Collection[str], changed: Collection[str]) -> Collection[str] | None:

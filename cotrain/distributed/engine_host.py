@@ -216,7 +216,7 @@ class EngineHost(BaseEngineHost):
         """``policies``: all that the engine has; ``threads``: of the CPU."""
         torch.set_num_threads(threads)
         factory = EnginePolicyFactory(policies, seed, device)
-        handles = {name: factory.get_handle(name) for name, spec in policies.items() if spec.speaks or spec.scores}
+        handles = {name: factory.get_handle(name) for name, spec in policies.items() if spec.generates or spec.scores}
         self._handles = {name: handle for name, handle in handles.items() if isinstance(handle, ModelHandle)}
         engine = as_serving_engine(make_local_engine(self._handles, device))
         super().__init__(engine, {name: handle.renderer for name, handle in self._handles.items()})

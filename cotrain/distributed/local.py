@@ -2,7 +2,7 @@
 
 ``policies.NAME.device`` puts a policy on another device than the run's: its weights, its optimiser and what it samples.
 What crosses from one policy to another are tokens and log-probabilities, which lie in the machine's memory. So policies
-on two devices can be updated beside each other (``lane_of``).
+on two devices can be updated next to each other (``lane_of``).
 
 A frozen policy shares the module of another frozen one with the same weights, and adapters share their base with each
 other and with the frozen policies on it, where they are on one device; no others share. The engine samples from the
@@ -57,7 +57,7 @@ MakeEngine = Callable[[Mapping[str, ModelHandle], str], Engine]  # (who is asked
 def make_local_engine(handles: Mapping[str, ModelHandle], device: str) -> Engine:
     """The local engine over the handles' own modules. ``device``: of policies that name none."""
     return LocalEngine(
-        {name: handle.model for name, handle in handles.items() if handle.spec.speaks},
+        {name: handle.model for name, handle in handles.items() if handle.spec.generates},
         scorers={name: handle.model for name, handle in handles.items() if handle.spec.scores},
         activate={name: handle.activate for name, handle in handles.items() if handle.activate},
         max_rows={name: handle.spec.rows for name, handle in handles.items()},
@@ -85,7 +85,7 @@ class LocalBackend:
         factory = PolicyFactory(policies, seed, self.device)
         self._handles = {name: factory.get_handle(name) for name in policies}
         model_handles = {name: handle for name, handle in self._handles.items() if isinstance(handle, ModelHandle)}
-        engine = self._make({n: h for n, h in model_handles.items() if h.spec.speaks or h.spec.scores}, self.device)
+        engine = self._make({n: h for n, h in model_handles.items() if h.spec.generates or h.spec.scores}, self.device)
         for handle in model_handles.values():
             handle.engine = engine
         self.engine = route_policies(self._handles, engine)
@@ -99,7 +99,7 @@ class LocalBackend:
         return device_of(self._handles[policy].spec, self.device)
 
     def held_while_learning(self, touched: Collection[str], changed: Collection[str]) -> Collection[str] | None:
-        """All on the devices that learn: one model is not sampled from while another works beside it."""
+        """All on the devices that learn: one model is not sampled from while another works next to it."""
         busy = {self.lane_of(name) for name in touched if isinstance(self._handles[name], ModelHandle)}
         sampled = [name for name, h in self._handles.items() if isinstance(h, ModelHandle) and h.renderer is not None]
         held = [name for name in sampled if self.lane_of(name) in busy]

@@ -5,7 +5,7 @@
     run ──ask──▶ learners   update, logprobs, state …             weights ─┐ from process to process
      └──ask──▶ engine       advance: requests in, answers out   ◀──────────┘ (or several: ``placement.py``)
 
-A policy may have learners of its own, one process or several ranks: then it is updated beside the others.
+A policy may have learners of its own, one process or several ranks: then it is updated next to the others.
 
 A process that is lost takes what it held with it:
 

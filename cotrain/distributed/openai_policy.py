@@ -11,7 +11,7 @@ the server refuses is not. Then the turn is a value with its reason, kept from t
 of each kind is told at once, with the server's own words. Who may not ask, or asks for what is not there, ends the run,
 and after ``FIRST_CONTACT`` who asks where no server is: no repetition mends that.
 
-A limit of tokens that does not fit the server's context beside the prompt is halved until it does. An answer without
+A limit of tokens that does not fit the server's context next to the prompt is halved until it does. An answer without
 text that has an end, such as one whose thought filled ``max_tokens``, is an empty answer.
 
 An answer is believed as far as it can be true: no more of it is read than its tokens can need, ids are of the
@@ -239,7 +239,7 @@ class RemoteHandle(PolicyHandle):
         return limit
 
     def _note_lowered(self, answer: Trouble, request: Request, limit: int) -> None:
-        """Remember that so many tokens were refused beside this prompt; the first time, say so."""
+        """Remember that so many tokens were refused next to this prompt; the first time, say so."""
         if not self._refused_limits:
             self.tell(
                 f"note: policy {self.name!r}: {self.spec.url} refuses max_tokens {limit} ({answer.in_words()}); where "

@@ -51,7 +51,7 @@ def one_local_engine(
     policies: PolicySpecs, seed: int, device: str, threads: int, *, tested: bool = False
 ) -> list[EnginePlacement]:
     """One local engine for all."""
-    policy_names = tuple(name for name, spec in policies.items() if spec.speaks or spec.scores)
+    policy_names = tuple(name for name, spec in policies.items() if spec.generates or spec.scores)
     settings = (policies, seed, device, threads)
     return [EnginePlacement(what=ENGINE, host=EngineHost, policies=policy_names, settings=settings, tested=tested)]
 
@@ -64,12 +64,12 @@ class VllmPlacement:
 
     def __call__(self, policies: PolicySpecs, seed: int, device: str, threads: int) -> list[EnginePlacement]:
         for name, spec in policies.items():
-            if spec.speaks and getattr(spec, "load_in_4bit", False):
+            if spec.generates and getattr(spec, "load_in_4bit", False):
                 raise ConfigError(
                     f"policy {name!r}: vLLM samples from whole weights; load_in_4bit goes with --engine local",
                     code="E_VLLM_FOUR_BIT",
                 )
-            if spec.speaks and device == "cpu":
+            if spec.generates and device == "cpu":
                 check_heads(name, spec)
 
         places = []
@@ -89,7 +89,7 @@ class VllmPlacement:
         """Policies that speak, by the weights that they speak with."""
         names_by_weights: dict[tuple[Any, ...], list[str]] = {}
         for name, spec in policies.items():
-            if spec.speaks:
+            if spec.generates:
                 alone = spec.lora is None and (spec.is_trained or spec.source_policy is not None)
                 weights = (name,) if alone else (None, spec.model, *spec.load_options.values(), spec.autocast)
                 names_by_weights.setdefault(weights, []).append(name)

@@ -58,7 +58,7 @@ class PolicySpec(Protocol):
     def is_trained(self) -> bool: ...  # True if gradients train it
 
     @property
-    def speaks(self) -> bool: ...  # True if its tokens are sampled from a language model of this run
+    def generates(self) -> bool: ...  # True if its tokens are sampled from a language model of this run
 
     @property
     def scores(self) -> bool: ...  # True if it answers with one number

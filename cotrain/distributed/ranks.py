@@ -14,7 +14,7 @@ are killed, and the run goes back to its newest checkpoint with a new group, as 
 (``multi_process.py``). So it is where a rank has too little memory for a pass; the passes of the next group are
 smaller.
 
-A policy may have a group of its own, beside that of the others (``placement.py: place_learners``). Knows no Ray.
+A policy may have a group of its own, next to that of the others (``placement.py: place_learners``). Knows no Ray.
 """
 
 from __future__ import annotations

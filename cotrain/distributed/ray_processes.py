@@ -27,7 +27,7 @@ PATIENCE = 180.0  # seconds in which Ray is begun again where it is late
 SETTINGS = {  # Ray's, where the user has not set them; it reads some of them when it is imported
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_worker_niceness": "0",  # Ray's own 15 starves its processes beside others
+    "RAY_worker_niceness": "0",  # Ray's own 15 starves its processes next to others
 }
 SILENCE = {"RAY_DEDUP_LOGS_SKIP_REGEX": "."}  # what its daemon says of a lost process, which the run says itself
 
@@ -265,6 +265,6 @@ def _carry_user_code() -> None:
 
 
 def _error_text(error: BaseException) -> str:
-    """Which versions differ stands below the first line."""
+    """Which versions differ is below the first line."""
     text = str(error)
     return " ".join(text.split()) if "Version mismatch" in text else first_line(error)

@@ -20,7 +20,7 @@ from cotrain.core.seeding import seed_of
 from cotrain.core.types import Grade, StepVerdicts, Task
 from cotrain.data.files import SPLITS, split_of
 from cotrain.formats.answers import final_answer
-from cotrain.grading.pool import read_answer
+from cotrain.grading.compare_texts import read_answer
 
 BLOCK = 1000  # indices of a split that share a seed
 ATTEMPTS = 400  # draws for one task; a split that holds a tenth of the questions is missed this often 5 times in 10^19

@@ -13,7 +13,7 @@ r"""Answer formats of free text: where the final answer stands in a solution, by
 A free text becomes a ``Solution`` as a tagged one does: it is cut into steps as one says (``steps.py``; by default its
 lines), and ``tagged`` is the same solution in tags, for graders and verifiers. A text in which the format finds nothing
 is a ``ParseFailure``, never a guess by another format. A thought in front, ``… </think>``, is neither steps nor answer;
-where nothing else stands before ``<answer>``, as in R1's format, it is what the steps are cut from.
+where nothing else is before ``<answer>``, as in R1's format, it is what the steps are cut from.
 
 Left out: answers in words ("thirty-nine"), and several answers.
 """
@@ -207,7 +207,7 @@ def _phrase_answer(text: str) -> str | None:
 
 
 def _leading_answer(rest: str) -> str | None:
-    """The answer that a text begins with: mathematics as it stands, of a sentence the number in it, else the words."""
+    """The answer that a text begins with: mathematics as it is, of a sentence the number in it, else the words."""
     rest = re.sub(r"\Anot [^.\n]{1,60}? but (?:rather )?", "", rest)
     lead = _LEAD.match(rest)
     if lead and lead.end() < len(rest.rstrip(" .\n")):
@@ -235,7 +235,7 @@ def _leading_answer(rest: str) -> str | None:
 
 
 def _math_answer(line: str, spans: Sequence[re.Match[str]]) -> str:
-    """The mathematics that stands first, with what it is joined to by "and", "or" or a comma, and with a word such as
+    """The mathematics that is first, with what it is joined to by "and", "or" or a comma, and with a word such as
     million behind it."""
     answer = ""
     end = spans[0].start()

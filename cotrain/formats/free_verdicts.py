@@ -12,7 +12,7 @@ r"""Verdict formats of free text: what a verifier's review says of each step and
     PATTERN      a regular expression with one group                 the group of its matches is the verdict
                  or with a group (?P<step>…) besides                 which holds the verdict on a step
 
-In "words" the verdict on a step stands at the end of what is said of it, behind an arrow (→, ->, =>), a dash, a colon
+In "words" the verdict on a step is at the end of what is said of it, behind an arrow (→, ->, =>), a dash, a colon
 or the end of a sentence, or at its head ("Step 1: correct, since …"). The last line is marked by "Overall", "Verdict",
 "Final verdict", "Conclusion" and the like, or says "The solution is …". Steps must come in order, each with one
 verdict. A pattern with a group ``step`` may have a group ``number`` too: then the steps that it finds must be numbered
@@ -258,16 +258,16 @@ def _read_words(text: str, count: int | None) -> Review | Verdict | ParseFailure
 
 def _final_verdicts(text: str) -> list[re.Match[str]]:
     """Every verdict on the answer that a text holds, in order."""
-    found = [*_VERDICT.finditer(text), *_STATED.finditer(text)]
-    stated_at = {match.start() for match in found}
-    found += [match for match in _REASONED.finditer(text) if match.start() not in stated_at]
-    return sorted(found, key=lambda match: match.start())
+    matches = [*_VERDICT.finditer(text), *_STATED.finditer(text)]
+    stated_at = {match.start() for match in matches}
+    matches += [match for match in _REASONED.finditer(text) if match.start() not in stated_at]
+    return sorted(matches, key=lambda match: match.start())
 
 
 def _step_lines_of(text: str, ends: Sequence[re.Match[str]]) -> list[_StepLine]:
     """Return what is said of each step, from its mark to the next one or to the last verdict.
 
-    A mark under which no verdict stands belongs to what follows it: a title ("### Step 1"), the candidate's own step,
+    A mark under which no verdict is belongs to what follows it: a title ("### Step 1"), the candidate's own step,
     which is quoted and then judged, or one that is referred to. It is a step of its own only where it continues the
     count, so that a step without a verdict is seen as such.
     """

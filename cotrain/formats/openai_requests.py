@@ -18,7 +18,7 @@ from cotrain.prompts.chat_template import Message
 MAX_CHOICES = 128  # n times prompts
 MAX_TOP = 20  # alternatives of a token
 MAX_STOPS = 16
-MAX_MESSAGES = 2048  # of a conversation: a template writes some tokens around each, and takes its time for it
+MAX_MESSAGES = 2048  # in a conversation: a template writes some tokens around each, and takes its time for it
 _SPOKEN = ("temperature", "top_p", "max_tokens", "seed", "stop", "n", "logprobs", "stream", "stream_options")
 CHAT = ("model", "messages", "max_completion_tokens", "top_logprobs", *_SPOKEN)
 COMPLETIONS = ("model", "prompt", "echo", "return_token_ids", *_SPOKEN)
@@ -74,7 +74,7 @@ def error_json(
     openai_code: str | None = None,
     code: str | None = None,
 ) -> dict[str, Any]:
-    """The body of an error. ``code`` in it is OpenAI's, and cotrain's own stands beside it, in ``cotrain_code``."""
+    """The body of an error. ``code`` in it is OpenAI's, and cotrain's own is next to it, in ``cotrain_code``."""
     if status >= 500:
         kind = "server_error"
     elif status == 429:
@@ -348,7 +348,7 @@ def function_call(name: str, function: str, arguments: Any) -> dict[str, Any]:
     return {"id": name, "type": "function", "function": {"name": function, "arguments": arguments}}
 
 
-UNREAD = ("tool_calls", "function_call", "audio")  # what a message says beside its content; calls where tools are
+UNREAD = ("tool_calls", "function_call", "audio")  # what a message says next to its content; calls where tools are
 
 
 def _read_message(message: Any, where: str, tools: bool) -> Message:

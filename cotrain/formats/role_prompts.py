@@ -1,4 +1,4 @@
-"""How roles beside the plain solver are asked: those that judge, revise, plan and digest, and solvers and verifiers in
+"""How roles next to the plain solver are asked: those that judge, revise, plan and digest, and solvers and verifiers in
 words of their own. As in ``prompts/templates.py``, short ones are for models that were taught them and ``*_FULL`` ones
 for any chat model."""
 
@@ -17,7 +17,7 @@ SELF_CHECK = "{problem}\nSolve and check:"
 PLAN = "{question}\nPlan:"
 DIGEST = "{documents}\n{purpose}\nDigest:"
 
-# Of pairs; no shipped model knows them before it is taught.
+# Prompts for comparing pairs; no shipped model knows them before it is taught.
 COMPARE = "{problem}\nA:\n{first}\nB:\n{second}\nBetter:"
 
 # For models that answer in words of their own, by the format in which they are read (``answers.py``).

@@ -1,4 +1,4 @@
-r"""Reading what roles beside the solver wrote; solutions themselves are read in ``solutions.py``.
+r"""Reading what roles next to the solver wrote; solutions themselves are read in ``solutions.py``.
 
 ::
 
@@ -153,7 +153,7 @@ def self_check(text: str) -> SelfCheck | ParseFailure:
 
 def meta_verdict(text: str) -> Review | ParseFailure:
     """The verdict that a text ends on, on a line of its own, after any reasoning: a ``Review`` without steps. Reasons
-    of failure: those of ``step_verdicts``, "several finals", and "verdict inside a sentence": where something stands
+    of failure: those of ``step_verdicts``, "several finals", and "verdict inside a sentence": where something is
     before it on its line, the verifier tells of the review that it was shown."""
     if len(text) > MAX_CHARS:
         return ParseFailure(reason="too long")

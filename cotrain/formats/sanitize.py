@@ -99,7 +99,7 @@ def labels_of(template: str) -> tuple[str, ...]:
 
 
 def without_stray(text: str) -> str:
-    """A solution in tags without what stands outside of them, as its parser reads it; other texts as they are."""
+    """A solution in tags without what is outside of them, as its parser reads it; other texts as they are."""
     if len(text) > MAX_CHARS:
         return text
     ranges = outside_of_blocks(text, sorted(_OWN))

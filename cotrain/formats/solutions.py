@@ -38,7 +38,7 @@ THOUGHT_ENDS = "</think>"
 class Solution:
     """A solution that could be read."""
 
-    steps: tuple[Span, ...]  # [K >= 1] the inside of each <step>, as it stands
+    steps: tuple[Span, ...]  # [K >= 1] the inside of each <step>, as it is
     answer: str  # the inside of the one <answer>, stripped; never empty
     format_score: float = 1.0  # in [0, 1]; 0.6 when there is text outside of the tags
     tagged: str | None = None  # the same in tags, where its text has none (``answers.py``)
@@ -51,7 +51,7 @@ class Review:
 
     steps: tuple[bool, ...]  # [K] True where the reviewer wrote CORRECT
     final: bool  # the verdict on the answer
-    final_span: Span  # where that word stands
+    final_span: Span  # where that word is
     format_score: float = 1.0  # always 1: a review is read in full or not at all
     ok: ClassVar[bool] = True
 
@@ -199,8 +199,8 @@ class _BlockScan:
     """The blocks and tags that one pass over a text found."""
 
     blocks: tuple[tuple[str, Span], ...]  # complete blocks in order: (tag name, inside)
-    stray: bool  # something other than whitespace stands outside of all blocks
-    stray_tag: bool  # a closing tag stands where nothing is open
+    stray: bool  # something other than whitespace is outside of all blocks
+    stray_tag: bool  # a closing tag is where nothing is open
     broken: str | None  # "unclosed step": the first block that another tag or the end of the text cuts off
 
     def blocks_named(self, name: str) -> tuple[Span, ...]:

@@ -107,7 +107,7 @@ def read_genprm(text: str, count: int) -> Verdict | Abstention | ParseFailure:
         return spoken
     scan = _scan_blocks(spoken, ("analyze", "verify", "output"))
     words = tuple(unbox_span(block) for block in scan.blocks_named("output"))
-    parts = "".join(name[0] for name, _ in scan.blocks)  # of a good one: a o a v o
+    parts = "".join(name[0] for name, _ in scan.blocks)  # a well-formed review gives "a o a v o"
     if scan.broken is not None:
         return scored_failure(scan.broken, missing=1)
     if not words:
@@ -159,7 +159,7 @@ def closing_block(text: str, name: str) -> Span | ParseFailure:
     """The inside of the one ``<name>…</name>`` that a text ends on; a thought in front is not read.
 
     Reasons of failure, for the name "verdict": those of ``without_thought``, "unclosed verdict", "no verdict",
-    "several verdicts", "stray tag" (a closing tag too many), "text after verdict", "verdict taken back" (what stands
+    "several verdicts", "stray tag" (a closing tag too many), "text after verdict", "verdict taken back" (what is
     before it on its line negates it).
     """
     spoken = without_thought(text)

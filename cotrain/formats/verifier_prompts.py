@@ -49,11 +49,12 @@ Put one of the two words into the box: Yes when the step is right given the step
 Abstain in its place when the step cannot be judged. There must be exactly {count} outputs."""
 )
 
+# For a role whose programs are run (rollout/tools/calls.py).
 GENPRM_RUN = GENPRM.replace(
     "a short Python program that would check it;",
     "a short Python program, complete in itself, that prints what is needed to check it: it is run as soon as this "
     "part is closed, and what it printed follows between markers with the same id, which only we write;",
-)  # for a role whose programs are run (rollout/tools/calls.py)
+)
 
 _PAIR = """Response A:
 {first}

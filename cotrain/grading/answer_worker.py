@@ -1,6 +1,6 @@
 """The process in which a model's program runs when it is graded; it is shut into a sandbox (``sandbox/``).
 
-It runs the program, then does what the tests ask: gives what stands under a name, calls it, reads and sets attributes.
+It runs the program, then does what the tests ask: gives what is under a name, calls it, reads and sets attributes.
 Whatever the program makes of this module or of Python itself, all that it can send from here are values for the tests
 to look at.
 """

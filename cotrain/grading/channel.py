@@ -103,9 +103,13 @@ def decode_exception(sent: object) -> BaseException:
             error = kind(message)
         except TypeError:  # it takes more than a message
             kind = Exception
-    phrase_type = getattr(builtins, phrase, None)
-    error.counted = phrase if isinstance(phrase_type, type) and issubclass(phrase_type, BaseException) else "error"  # type: ignore[attr-defined]
+    error.counted = phrase if _is_builtin_error(phrase) else "error"  # type: ignore[attr-defined]
     return error
+
+
+def _is_builtin_error(name: str) -> bool:
+    kind = getattr(builtins, name, None)
+    return isinstance(kind, type) and issubclass(kind, BaseException)
 
 
 def kind_of_failure(error: BaseException) -> str:

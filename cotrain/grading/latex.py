@@ -25,7 +25,7 @@ from cotrain.grading.guards import TooLarge
 
 STEPS = 100_000  # closures of configurations, about half a second of prediction; with full context one counts as five
 SYMBOL = "atom_expr"  # the rule of a letter or symbol with an exponent, an index, or both
-FACTOR = "unary"  # of factors without a sign between, of which d x may be two
+FACTOR = "unary"  # factors without a sign between them; d x may be two
 BOTH = 1  # its alternative x^2_1
 BOTH_TURNED = 2  # x_1^2
 INDEX = 3  # x_1
@@ -135,7 +135,7 @@ def _next_alternative(tokens: Any) -> int | None:
     behind = tokens.LT(ahead + 1)
     other_follows = behind is not None and behind.text == ("_" if first == "^" else "^")
     if other_follows and ahead == 2:
-        return None  # of x^y_1 the index may be that of y
+        return None  # in x^y_1 the index may be that of y
     if first == "^":
         return BOTH if other_follows else EXPONENT
     return BOTH_TURNED if other_follows else INDEX

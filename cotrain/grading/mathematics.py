@@ -31,7 +31,7 @@ WARM = (
     ("3!", "x=6"),
 )
 
-# What of the grammar and of sympy an answer may need. One of a kind, as the second is quick.
+# Parts of the grammar and of sympy that an answer may need: one of each kind, as the second is quick.
 _KINDS = r"""\frac{x^2-1}{x+1}; \sqrt[3]{2}+\sqrt{5}; \left(\frac{1}{2}\right)^{3}; \log_{2}(x)+\ln 3; \tan(x)\cos(2x);
 \sin^2(x); (1, 2); \{1, \sqrt{2}\}; (0, 1] \cup [3, \infty); x > 3; \sum_{k=1}^{9} k^2; \prod_{k=1}^{4} k;
 \sum_{k=1}^{n} \frac{1}{k}; \int_0^1 x^2 dx; \lim_{x \to 0} \frac{\sin x}{x};
@@ -39,7 +39,7 @@ _KINDS = r"""\frac{x^2-1}{x+1}; \sqrt[3]{2}+\sqrt{5}; \left(\frac{1}{2}\right)^{
 y = 2x + 1; \pm 3; 30^\circ; e^{-x^2}; \gcd(4, 6); \Gamma(5); a \mod 7; 5! + \binom{6}{2}; 50\%; \text{yes}"""
 LESSONS = tuple(("\\frac{7}{2}", kind.strip()) for kind in _KINDS.split(";"))
 
-# What sympy raises on odd mathematics. Anything else ends the process, which the pool reports as "grader died".
+# Errors that sympy raises on odd mathematics. Anything else ends the process, which the pool reports as "grader died".
 _ODD = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
@@ -66,7 +66,7 @@ def load_judge() -> tuple[Callable[[str], object], Callable[[str, str], Verdict]
     config = [LatexExtractionConfig(boxed_match_priority=0, normalization_config=plain)]
 
     def parse_answer(text: str) -> list[Any]:
-        text = _TINY.sub(lambda found: f"\\frac{{{int(found[1])}}}{{1{'0' * len(found[1])}}}", text)
+        text = _TINY.sub(lambda match: f"\\frac{{{int(match[1])}}}{{1{'0' * len(match[1])}}}", text)
         return parse("\\boxed{" + text + "}", config, fallback_mode="no_fallback", parsing_timeout=None)
 
     @functools.lru_cache(maxsize=CACHED_GOLDS)
@@ -103,7 +103,7 @@ def load_judge() -> tuple[Callable[[str], object], Callable[[str, str], Verdict]
                 return False, None
             if is_same(golds, answers):
                 return True, None
-            with contextlib.suppress(*_ODD):  # of intervals and inequalities, which have no complex numbers
+            with contextlib.suppress(*_ODD):  # raised by intervals and inequalities, which have no complex numbers
                 if any(map(_has_letter_i, (*golds, *answers))):
                     return is_same(*map(_with_imaginary_unit, (golds, answers))), None
             return False, None

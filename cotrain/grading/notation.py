@@ -10,7 +10,7 @@ r"""One notation for answers: whatever an answer is written in, ``write_tex`` wr
     2 1/2, 2\frac12                   mixed numbers                 \frac{5}{2}
     0.\overline{3}, 0.1(6)            repeating decimals            \frac{1}{3}, \frac{1}{6}
 
-Two numbers beside each other that are neither a group of digits nor a mixed number have no reading, and neither have
+Two numbers next to each other that are neither a group of digits nor a mixed number have no reading, and neither have
 two with nothing but quotation marks between them, as in 5'7 (``has_adjacent_numbers``). All patterns take a time that
 is linear in the text, since it is a model's.
 
@@ -269,10 +269,10 @@ _BARE = (
     (re.compile(r"(\\log)\s*_\s*(10(?!\d)|\d)"), r"\1_{\2} "),
     (re.compile(r"_\s*(\d+)"), r"_{\1}"),
 )
-_PRODUCT = re.compile(  # math-verify adds integers beside each other
+_PRODUCT = re.compile(  # math-verify adds integers next to each other
     r"(?<=[\d)])\s*(?=\(\s*[-\d\\(]|\\(?:binom|gcd)(?![a-zA-Z]))|(?<=\))\s*(?=\d)"
 )
-_TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")  # of 30°, for which math-verify takes 30
+_TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")  # math-verify would read 30° as 30
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?|(?<![a-zA-Z])[a-zA-Z])\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))")
 _FRACTION_OF = re.compile(r"(\\(?:frac|binom)\{[^{}]*\}\{[^{}]*\})\s*(?=\(\s*[-\d\\(])")
 _LISTED = re.compile(r"\s{0,3},?\s{0,3}\\text\s*\{\s*,?\s*(?:and|or)\s*\}")
@@ -332,7 +332,7 @@ LONGEST = 60  # digits of a number that is written as a fraction
 
 
 def has_adjacent_numbers(tex: str) -> bool:
-    r"""Whether two numbers stand beside each other without a sign, as in ``5 7``, ``5'7`` and
+    r"""Whether two numbers stand next to each other without a sign, as in ``5 7``, ``5'7`` and
     ``\frac{1}{2} \frac{1}{3}``, in a text of ``write_tex``."""
     return _ADJACENT.search(tex) is not None
 

@@ -1,4 +1,4 @@
-"""The tests of a program, run in a process beside it: the side that a model's program cannot reach.
+"""The tests of a program, run in a process next to it: the side that a model's program cannot reach.
 
 Tests and program never share a process: a program could read what is expected of it, end the process at the right
 moment, or change what ``==`` means. So the tests run here, in the examiner, and where they name what the answer defines

@@ -148,8 +148,8 @@ _BASES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     (numbers.Integral, int), (numbers.Real, float), (numbers.Complex, complex),
 )  # fmt: skip
 _BUILTINS = {name: value for name, value in vars(builtins).items() if callable(value) and not name.startswith("_")}
-# What the tests take for Python's own when the answer names it: with ``eval`` a program could have its tests run what
-# it likes.
+# Names that the tests take for Python's own when the answer names it: with ``eval`` a program could have its tests run
+# what it likes.
 DATA_TYPES = {
     kind.__name__: kind
     for kind in (bool, int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset, dict, range)

@@ -272,16 +272,16 @@ class Rows:
 
     def find_stopped(self) -> dict[int, int]:
         """The rows whose text contains a stop string, with the number of their tokens up to and with its end."""
-        watched = [(i, row.stop_matcher) for i, row in enumerate(self.items) if row.stop_matcher is not None]
-        if not watched:
+        matched_rows = [(i, row.stop_matcher) for i, row in enumerate(self.items) if row.stop_matcher is not None]
+        if not matched_rows:
             return {}
-        rows = [i for i, _ in watched]
-        first = min(watch.seen for _, watch in watched)
+        rows = [i for i, _ in matched_rows]
+        first = min(matcher.seen for _, matcher in matched_rows)
         counts: list[int] = self._state[rows, DRAWN].tolist()
         tokens = self._tokens[rows, first : max(counts)].tolist()
         ends = {}
-        for (i, watch), count, ids in zip(watched, counts, tokens, strict=True):
-            end = watch.read(ids[watch.seen - first : count - first])
+        for (i, matcher), count, ids in zip(matched_rows, counts, tokens, strict=True):
+            end = matcher.read(ids[matcher.seen - first : count - first])
             if end is not None:
                 ends[i] = end
         return ends

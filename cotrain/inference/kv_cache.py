@@ -187,7 +187,7 @@ def _cache_parameter(kind: Any) -> str:
 
 
 def previous_argument(config: PreTrainedConfig, ids: Tensor) -> dict[str, Tensor]:
-    """``ids``, the token before each that is fed, for a model that reads it beside its cache."""
+    """``ids``, the token before each that is fed, for a model that reads it next to its cache."""
     return {"previous_ids": ids} if getattr(config, "reads_previous_token", False) else {}
 
 
@@ -272,7 +272,7 @@ class SharedPrefixCache(Cache):
         self.cursor = 1  # the column that the next decode step writes
         self.speakers = self.readers = torch.empty(0, dtype=torch.int64)  # [L] a row of each line, [R] line of each row
         self._first = 0  # the column before the window
-        self._layers: list[DecodeReads] = []  # of all columns; empty where lines have come, gone or moved since
+        self._layers: list[DecodeReads] = []  # reads of all columns; empty if lines have come, gone or moved since
         self._near: dict[tuple[int, int], _WindowMasks] = {}  # by key heads and window, where it hides something
 
     def __len__(self) -> int:

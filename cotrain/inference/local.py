@@ -9,7 +9,7 @@ Float rounding does depend on the batch that a row shares, so other requests may
 digits.
 
 Each policy's model is on one device; those of two policies may be on two. Left out, as a model that fits one device
-beside its optimiser does not need them: paged memory, speculative decoding, a model on several devices. Prompts are
+next to its optimiser does not need them: paged memory, speculative decoding, a model on several devices. Prompts are
 shared only within one admission; what goes on is a conversation (``prefix_cache.py``), until new weights.
 """
 

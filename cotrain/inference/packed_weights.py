@@ -18,6 +18,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from cotrain.models.linear import OneDNNLinear, multiply
+
 NARROWEST = 64
 PROBE_ROWS = 32  # rows of a probe
 PROBE_NUMBERS = 2**25  # numbers in all of its matrices together
@@ -38,8 +40,10 @@ class PackedWeights:
         """Lay out what has changed since the last call: whatever writes to a tensor raises its version."""
         packed = {}
         for module in self.model.modules():
-            if type(module) is not nn.Linear or "forward" in vars(module):
+            if not isinstance(module, nn.Linear) or "forward" in vars(module):
                 continue
+            if type(module) not in (nn.Linear, OneDNNLinear):
+                continue  # a subclass may compute something else
             weight = module.weight
             if weight.dtype == torch.float32 and min(weight.shape) >= NARROWEST:
                 state = (weight.data_ptr(), weight._version)
@@ -64,11 +68,7 @@ class PackedWeights:
 
 def _laid_out(module: nn.Linear) -> Callable[[Tensor], Tensor]:
     weight = torch.ops.mkldnn._reorder_linear_weight(module.weight.detach().contiguous())
-    return partial(_multiply, weight=weight, bias=module.bias)
-
-
-def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return partial(multiply, weight=weight, bias=module.bias)
 
 
 def can_pack() -> bool:

@@ -101,7 +101,7 @@ def _prefill_continued(
         ids.append(pad + prompt[-n:])
         previous.append(pad + prompt[-n - 1 : -1])
 
-    # What each new token sees: kept tokens, and new ones up to itself.
+    # Each new token sees kept tokens, and new ones up to itself.
     hidden_old = old - torch.tensor(olds)  # [U], pads in front of kept tokens
     hidden_new = new - torch.tensor(news)  # [U], pads in front of new ones
     columns = torch.arange(new)
@@ -173,7 +173,7 @@ def _group_by_prefix(prompts: Sequence[Prompt], places: int) -> Families:
 
 def _batch_families(families: Families, budget: int, places: int) -> Iterator[Families]:
     """Some families at a time: at most ``budget`` tokens, and ``places`` with each prompt as long as the longest.
-    Longest prompts first, so that like stands with like."""
+    Longest prompts first, so that like is with like."""
     batch: Families = []
     for family in sorted(families, key=lambda f: -max(map(len, f[1]))):
         lengths = [len(prompt) for _, members in (*batch, family) for prompt in members]
@@ -244,7 +244,7 @@ def _masked_forward(
 ) -> Any:
     """The model's output for tokens [U, L]; ``mask`` [U, 1, L, S] is True where a query looks at one of S keys, which
     stand at ``key_positions``. ``previous_ids``: the token before each, where some of them are in the cache alone."""
-    kind = "eager" if config._attn_implementation == "eager" else "sdpa"  # of models that sdpa cannot compute, too
+    kind = "eager" if config._attn_implementation == "eager" else "sdpa"  # also for models that sdpa cannot compute
     masks: Any = None
     if mask is not None:
         masks = masks_by_kind(config, mask, positions, key_positions)

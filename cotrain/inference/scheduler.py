@@ -6,7 +6,7 @@
                                                                 ▲ one forward for all rows
 
 Which rows share a batch depends on counts and addresses alone. Requests enter in the order of their addresses, when
-enough of them can: a quarter of the running rows, so that prefills are not tiny beside the decode steps that they
+enough of them can: a quarter of the running rows, so that prefills are not tiny next to the decode steps that they
 delay. The model is the learner's own module; it is put into evaluation mode and given another attention function
 for the length of a forward pass, and found as it was left.
 """
@@ -62,7 +62,8 @@ class EngineCounts:
     sampled_tokens: int = 0
     decode_steps: int = 0
     decode_rows: int = 0  # summed over the steps
-    computed_rows: int = 0  # of these, what the model computed: once where rows have drawn the same tokens so far
+    # Rows among these that the model computed: once where rows have drawn the same tokens so far
+    computed_rows: int = 0
     seconds: float = 0.0
     out_of_memory: int = 0  # how often all rows began again, half as many at a time
 

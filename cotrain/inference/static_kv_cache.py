@@ -55,7 +55,7 @@ class StaticCache(Cache):
         self.store = KeyValueStore()
         self.lengths: list[int] = []  # [R] tokens of each row's prompt
         self.filled: list[int] = []  # [R] tokens of each row that are stored; an upper bound between two looks
-        self.lines = self.columns = 0  # of the present view
+        self.lines = self.columns = 0  # size of the present view
         self._at: Tensor = torch.empty(0)  # [lines, 1, 1, 1] the column that each line writes
 
     def __len__(self) -> int:

@@ -1,17 +1,19 @@
 """Sequences → micro-batches, in one of two layouts, under a budget of tokens; and the plan of one update.
 
-    padded   rows of prompt and sampled tokens, padded on the right, where causal attention cannot see it from any token
-             that counts: right for every model, no attention mask
-    shared   one row of all tokens, in which sequences share a common prefix (``models.shared_prefix``): the prompt, and
-             as many tokens of its answers as are equal. No padding, half of the tokens or fewer with groups of eight;
-             for models whose attention can be replaced
+    padded   one row for each sequence, prompt and sampled tokens, padded on the right. Causal attention keeps padding
+             from changing any token before it, so no attention mask is needed. Right for every model.
+    shared   one row for all sequences, in which a common prefix occurs once (``models/shared_prefix.py``): the prompt,
+             and the equal beginnings of its answers. No padding, and half of the tokens or fewer with groups of eight.
+             For models whose attention can be replaced.
 
-Sequences are sorted by length, longest first, so that neighbours waste little padding and the most expensive
-micro-batch comes first (a batch that does not fit in memory fails at once); those of one prompt are neighbours, and
-among them those with a common beginning. The plan depends on the sequences alone and is the same every time; since
-totals come from the whole update, it changes the result by rounding only. Context between sampled tokens
-(``algorithms/contract.py``) is an input like any other, at which nothing is predicted. The last sampled token is never
-an input, as nothing is predicted after it: a sequence has P + T − 1 tokens.
+Sequences are sorted by length, longest first: neighbours waste little padding, and the largest micro-batch comes first,
+so that one that does not fit in memory fails at once. In the shared layout the sequences of a prompt are neighbours,
+and among them those with a common beginning. The plan depends on the sequences alone. Losses are divided by totals of
+the whole update, so another plan changes the result by rounding only.
+
+A sequence has P prompt tokens and T sampled ones. The last sampled token is never an input, as nothing is predicted
+after it, so a row has P + T − 1 tokens. Context between sampled tokens (``algorithms/contract.py``) is an input at
+which nothing is predicted.
 """
 
 from __future__ import annotations
@@ -41,18 +43,21 @@ Carrier = TypeVar("Carrier", "ForwardInput", MicroBatch)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardInput:
-    """Input of one forward pass. ``[N]`` runs over the sampled tokens of all B sequences, one after the other; ``[U]``
-    over the places from which they are predicted: two sampled tokens may be predicted from one place in a shared
-    prefix."""
+    """Input of one forward pass over B sequences.
 
-    input_ids: torch.Tensor  # [B, L] int64, L = max(P + T − 1), 0 on padding; shared layout: [1, L], L of all together
-    row: torch.Tensor  # [U] int64, input row of each place
-    column: torch.Tensor  # [U] int64, input position of each place
-    source: torch.Tensor  # [N] int64, the place from which each sampled token is predicted: 0 to U − 1
+    ``[N]`` runs over the sampled tokens of all sequences, one after the other. ``[U]`` runs over places: the input
+    positions from which sampled tokens are predicted. U < N if two of them are predicted from one place, as the first
+    tokens of two answers to one prompt are in the shared layout.
+    """
+
+    input_ids: torch.Tensor  # [B, L] int64, L = max(P + T − 1), 0 on padding; shared layout: [1, L], L in total
+    row: torch.Tensor  # [U] int64, row of each place in ``input_ids``
+    column: torch.Tensor  # [U] int64, column of each place in ``input_ids``
+    source: torch.Tensor  # [N] int64, index in [U] of the place from which each sampled token is predicted
     targets: torch.Tensor  # [N] int64, the sampled token
     mask: torch.Tensor  # [B, T] bool, True on sampled tokens
     temperatures: torch.Tensor | None  # [U] float32, None when all are 1
-    branches: Branches | None = None  # branches of the shared-prefix layout
+    branches: Branches | None = None  # who sees whom in the shared layout; None: the padded one
 
 
 def input_length(prompt_ids: Sequence[int], token_ids: Sequence[int]) -> int:
@@ -82,7 +87,7 @@ def plan_padded(widths: Sequence[int], budget: int) -> list[tuple[int, ...]]:
 
 
 def plan_shared(sequences: Sequences, budget: int) -> list[tuple[int, ...]]:
-    """As ``plan_padded`` for the shared layout: in each micro-batch a prompt counts once, and so does the common
+    """As ``plan_padded``, for the shared layout: in each micro-batch a prompt counts once, and so does the common
     beginning of two answers to it. The sequences of a prompt are neighbours."""
     if budget < 1:
         raise ConfigError(f"micro_tokens is {budget}, expected at least 1", code="E_MICRO_TOKENS")
@@ -96,19 +101,20 @@ def plan_shared(sequences: Sequences, budget: int) -> list[tuple[int, ...]]:
         return max(widths[i] for i in members)
 
     batches: list[list[int]] = []
-    tokens = 0  # tokens of the last batch, a common beginning counted once
-    longest = 0  # width of its longest sequence
+    tokens = 0  # tokens of the last batch, common beginnings counted once
+    longest = 0  # width of the longest sequence of the last batch
     for prompt_ids, members in sorted(groups.items(), key=longest_of_group, reverse=True):
-        previous: Sequence[int] | None = None  # the sequence of this prompt before this one
+        previous: Sequence[int] | None = None  # answer before this one, to the same prompt
         for index in sorted(members, key=lambda i: sequences[i][1]):
-            own = sequences[index][1][:-1]
+            answer = sequences[index][1][:-1]  # its last token is no input
             width = widths[index]
             extra_tokens = width
             if previous is not None:
-                extra_tokens -= len(prompt_ids) + common_length(previous, own)
+                extra_tokens -= len(prompt_ids) + common_length(previous, answer)
             new_longest = max(longest, width)
 
             fits = bool(batches) and tokens + extra_tokens <= budget
+            # Off the CPU, attention pads sequences to the longest one, so the padded size has a bound, too.
             if fits and (len(batches[-1]) + 1) * new_longest <= RECTANGLE * budget:
                 batches[-1].append(index)
                 tokens += extra_tokens
@@ -117,7 +123,7 @@ def plan_shared(sequences: Sequences, budget: int) -> list[tuple[int, ...]]:
                 batches.append([index])
                 tokens = width
                 longest = width
-            previous = own
+            previous = answer
     return [tuple(batch) for batch in batches]
 
 
@@ -128,11 +134,15 @@ def forward_input_of(
     context_tokens: Sequence[ContextTokens] = (),
     shared: bool = False,
 ) -> ForwardInput:
-    """The input of one forward pass over some sequences, in the shared or the padded layout. ``context_tokens`` of each
-    sequence are the tokens between its sampled ones: they are inputs, and nothing is predicted there.
+    """The input of one forward pass, in the shared or the padded layout.
 
-    Raises ConfigError for a sequence without a prompt or without a sampled token, or a temperature that is not
-    positive: a token drawn greedily has no log-probability to learn from.
+    Args:
+        sequences: (prompt ids, sampled ids) of each.
+        temperatures: at which each sequence was sampled.
+        context_tokens: of each sequence, the tokens between its sampled ones: inputs at which nothing is predicted.
+
+    Raises ConfigError for a sequence without a prompt or without a sampled token, and for a temperature of 0: a token
+    drawn greedily has no log-probability to learn from.
     """
     for (prompt_ids, token_ids), temperature in zip(sequences, temperatures, strict=True):
         if not prompt_ids or not token_ids:
@@ -146,11 +156,11 @@ def forward_input_of(
 
     context = context_tokens or [()] * len(sequences)
     inputs: list[tuple[int, ...]] = []  # the input tokens of each sequence
-    predicted_from: list[list[int]] = []  # for each of its sampled tokens, the input from which it is predicted
-    for (prompt_ids, token_ids), between in zip(sequences, context, strict=True):
-        ids, places = with_context(token_ids, between)
+    predicted_from: list[list[int]] = []  # of each sequence, the input position that predicts each sampled token
+    for (prompt_ids, token_ids), own_context in zip(sequences, context, strict=True):
+        ids, sampled_at = with_context(token_ids, own_context)
         inputs.append((*prompt_ids, *ids[:-1]))
-        predicted_from.append([len(prompt_ids) + place - 1 for place in places])
+        predicted_from.append([len(prompt_ids) + position - 1 for position in sampled_at])
 
     # Row and column of the input, and the temperature, of each sampled token.
     rows: list[int] = []
@@ -160,27 +170,27 @@ def forward_input_of(
         tree = prefix_tree(inputs)
         input_ids = torch.tensor([tree.ids])
         branches = tree.branches
-        for b, places in enumerate(predicted_from):
-            rows += [0] * len(places)
-            columns += [tree.places[b][place] for place in places]
+        for b, positions in enumerate(predicted_from):
+            rows += [0] * len(positions)
+            columns += [tree.places[b][position] for position in positions]
     else:
         input_ids = torch.zeros(len(inputs), max(map(len, inputs)), dtype=torch.int64)
         for b, ids in enumerate(inputs):
             input_ids[b, : len(ids)] = torch.tensor(ids)
-        for b, places in enumerate(predicted_from):
-            rows += [b] * len(places)
-            columns += places
+        for b, positions in enumerate(predicted_from):
+            rows += [b] * len(positions)
+            columns += positions
 
     token_temperatures: list[float] = []
-    for temperature, places in zip(temperatures, predicted_from, strict=True):
-        token_temperatures += [temperature] * len(places)
+    for temperature, positions in zip(temperatures, predicted_from, strict=True):
+        token_temperatures += [temperature] * len(positions)
 
     # Sampled tokens of the same place and temperature share one row of logits.
-    places_used: dict[tuple[int, int, float], int] = {}  # row, column and temperature → its number
+    place_numbers: dict[tuple[int, int, float], int] = {}  # (row, column, temperature) → index in [U]
     source = []
-    for key in zip(rows, columns, token_temperatures, strict=True):
-        source.append(places_used.setdefault(key, len(places_used)))
-    row, column, place_temperatures = zip(*places_used, strict=True)
+    for place in zip(rows, columns, token_temperatures, strict=True):
+        source.append(place_numbers.setdefault(place, len(place_numbers)))
+    row, column, place_temperatures = zip(*place_numbers, strict=True)
     all_ones = all(temperature == 1.0 for temperature in temperatures)
 
     counts = torch.tensor([len(token_ids) for _, token_ids in sequences])
@@ -199,27 +209,27 @@ def forward_input_of(
 def collate(samples: Sequence[Sample], *, shared: bool = False) -> tuple[ForwardInput, MicroBatch]:
     """The input of the forward pass and the tensors of the loss, in the same order of sequences.
 
-    Raises ConfigError when a per-token field is not as long as the sampled tokens, or only some samples have it.
+    Raises ConfigError if a per-token field is not as long as the sampled tokens, or only some samples have it.
     """
-    rows = forward_input_of(
+    inputs = forward_input_of(
         [(s.prompt_ids, s.token_ids) for s in samples],
         [s.temperature for s in samples],
         context_tokens=[s.context_tokens for s in samples],
         shared=shared,
     )
     batch = MicroBatch(
-        token_ids=torch.zeros(rows.mask.shape, dtype=torch.int64).masked_scatter(rows.mask, rows.targets),
-        mask=rows.mask.float(),
-        sampler_logprobs=_pad_field(samples, "sampler_logprobs", rows.mask),
-        advantages=_pad_field(samples, "advantages", rows.mask),
+        token_ids=torch.zeros(inputs.mask.shape, dtype=torch.int64).masked_scatter(inputs.mask, inputs.targets),
+        mask=inputs.mask.float(),
+        sampler_logprobs=_pad_field(samples, "sampler_logprobs", inputs.mask),
+        advantages=_pad_field(samples, "advantages", inputs.mask),
         weights=torch.tensor([s.weight for s in samples], dtype=torch.float32),
-        reference=_pad_optional_field(samples, "reference", rows.mask),
-        targets=_pad_optional_field(samples, "targets", rows.mask),
-        old_values=_pad_optional_field(samples, "old_values", rows.mask),
+        reference=_pad_optional_field(samples, "reference", inputs.mask),
+        targets=_pad_optional_field(samples, "targets", inputs.mask),
+        old_values=_pad_optional_field(samples, "old_values", inputs.mask),
         off_policy=torch.tensor([s.off_policy for s in samples]),
         bounds=bounds_of(samples),
     )
-    return rows, batch
+    return inputs, batch
 
 
 def move_to(carrier: Carrier, device: torch.device) -> Carrier:
@@ -233,6 +243,7 @@ def move_to(carrier: Carrier, device: torch.device) -> Carrier:
 
 
 def _pad_field(samples: Sequence[Sample], name: str, mask: torch.Tensor) -> torch.Tensor:
+    """[B, T] a per-token field of all samples, 0 on padding."""
     parts = [getattr(sample, name) for sample in samples]
     for sample, part in zip(samples, parts, strict=True):
         if part.shape != (len(sample.token_ids),):
@@ -245,12 +256,13 @@ def _pad_field(samples: Sequence[Sample], name: str, mask: torch.Tensor) -> torc
 
 
 def _pad_optional_field(samples: Sequence[Sample], name: str, mask: torch.Tensor) -> torch.Tensor | None:
-    n_given = sum(getattr(sample, name) is not None for sample in samples)
-    if n_given not in (0, len(samples)):
+    """The same for a field that all samples have, or none."""
+    n_with_field = sum(getattr(sample, name) is not None for sample in samples)
+    if n_with_field not in (0, len(samples)):
         raise ConfigError(
-            f"{n_given} of {len(samples)} samples have {name}; expected all or none", code="E_SAMPLES_UNLIKE"
+            f"{n_with_field} of {len(samples)} samples have {name}; expected all or none", code="E_SAMPLES_UNLIKE"
         )
-    if not n_given:
+    if not n_with_field:
         return None
     return _pad_field(samples, name, mask)
 
@@ -263,8 +275,8 @@ class PlannedTerm:
     """One objective's share of an update."""
 
     term: LossTerm
-    normaliser: BatchTotals  # totals of all samples of the term, computed or not, on any rank
-    tokens: float  # sampled tokens of the samples that are computed
+    totals: BatchTotals  # totals over all samples of the term, on all ranks, also those without a forward pass
+    tokens: float  # sampled tokens of the samples that have a forward pass (``computed_samples``)
     batches: tuple[tuple[int, ...], ...]  # micro-batches: indices into ``term.samples``
 
 
@@ -278,16 +290,16 @@ def plan_update(terms: Sequence[LossTerm], *, micro_tokens: int, shared: bool) -
         if not term.samples:
             continue
         total_tokens = sum(len(sample.token_ids) for sample in term.samples)
-        chosen = computed_samples(term)
-        samples = [term.samples[i] for i in chosen]
+        computed = computed_samples(term)
+        samples = [term.samples[i] for i in computed]
         batches = batches_of(full_sequences(samples), micro_tokens=micro_tokens, shared=shared)
         batches_of_term = []
         for batch in batches:
-            batches_of_term.append(tuple(chosen[i] for i in batch))
+            batches_of_term.append(tuple(computed[i] for i in batch))
         planned.append(
             PlannedTerm(
                 term=term,
-                normaliser=BatchTotals(tokens=float(total_tokens), sequences=float(len(term.samples))),
+                totals=BatchTotals(tokens=float(total_tokens), sequences=float(len(term.samples))),
                 tokens=float(sum(len(sample.token_ids) for sample in samples)),
                 batches=tuple(batches_of_term),
             )
@@ -305,23 +317,23 @@ def full_sequences(samples: Sequence[Sample]) -> list[tuple[tuple[int, ...], tup
 
 
 def computed_samples(term: LossTerm) -> list[int]:
-    """The samples of a term that have a forward and a backward pass: indices.
+    """Indices of the samples of a term that need a forward and a backward pass.
 
-    Samples without any advantage have a gradient of 0 where advantages are all that is learned from, and are left out.
-    Where no other sample is there, the shortest one is computed, so that there is a gradient."""
-    every = list(range(len(term.samples)))
+    If an algorithm learns from advantages alone, a sample whose advantages are all 0 has no gradient and is left out.
+    If all are 0, the shortest sample is kept, so that parameters have a gradient (of zeros)."""
+    indices = list(range(len(term.samples)))
     if term.algorithm.needs().zero_advantage_has_gradient:
-        return every
+        return indices
 
-    with_advantage = [i for i in every if bool(term.samples[i].advantages.any())]
+    with_advantage = [i for i in indices if bool(term.samples[i].advantages.any())]
     if with_advantage:
         return with_advantage
     lengths = [len(sample.prompt_ids) + len(sample.token_ids) for sample in term.samples]
-    return [min(every, key=lambda i: lengths[i])]
+    return [min(indices, key=lambda i: lengths[i])]
 
 
 def batches_of(sequences: Sequences, *, micro_tokens: int, shared: bool) -> list[tuple[int, ...]]:
-    """The sequences of each forward pass: indices, each exactly once."""
+    """Indices of the sequences of each forward pass, each index exactly once."""
     if shared:
         return plan_shared(sequences, micro_tokens)
     widths = [input_length(prompt_ids, token_ids) for prompt_ids, token_ids in sequences]

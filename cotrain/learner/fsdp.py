@@ -1,28 +1,28 @@
 """A model in shards: each rank of a group of processes holds a share of every weight (torch's FSDP2, ``fully_shard``).
 
-A layer's weights are whole only while it computes, forward or backward: they are gathered before it and dropped behind
-it. Embeddings, norms and output layer are gathered once for a pass. What a pass does not go through stays in shards.
+The weights of a layer are whole only while it computes, forward or backward: they are gathered before and freed after.
+Embeddings, norms and output layer are gathered once for a pass. Layers that a pass does not use stay in shards.
 
-    run_sharded(work)     ``work()`` with the whole model; every rank calls it equally often, or the others wait
-    deal_batches(count)   which of so many micro-batches run here
+    run_sharded(work)     call ``work()`` with the whole model; all ranks must call it equally often, or they deadlock
+    deal_batches(count)   the micro-batches, out of ``count``, that run on this rank
 
-Micro-batches are dealt by turns, and each is computed as it would be on one process: log-probabilities have the same
-bits on any number of ranks. Gradients are summed over ranks, never averaged, as the loss is divided by totals of the
-whole update already.
+Micro-batches are dealt to ranks in turn, and each is computed as it would be on one process: log-probabilities have the
+same bits on any number of ranks. Gradients are summed over ranks and not averaged, since the loss is divided by totals
+of the whole update already.
 
-Where one rank has too little memory for a pass, the others wait for it within theirs. So it raises RankShort, with the
-smaller micro-batches that all are to have, which are those of one process; whoever asked the ranks begins all of them
-again with these (``distributed/ranks.py``).
+If one rank runs out of memory in a pass, the others wait for it in theirs. So it raises RankShort with the smaller
+micro-batch size, which is the one that a single process would choose, and the caller starts the work of all ranks again
+with this size (``distributed/ranks.py``).
 
 ::
 
-    plan of micro-batches ──deal──▶ passes of this rank ──sum──▶ this rank's share of the whole gradient
-                                                                 norm, clip, finite check: of the whole, on every rank
+    plan of micro-batches ──deal──▶ passes of this rank ──sum──▶ this rank's shard of the whole gradient
+                                                                 norm, clip, finite check of the whole gradient
                                                                  optimiser step on shards
 
 Every decision is made from sums over all ranks, so that all ranks decide alike. On one rank the bits are those of
-``TorchLearner``; on several, sums over micro-batches are taken in another order, and differ by rounding. Each rank
-saves its rows (``share``); tensors are loaded whole, so that any number of ranks, one process too, goes on from them.
+``TorchLearner``; on several, micro-batches are summed in another order, so results differ by rounding. Each rank saves
+its rows (``share``). Tensors are loaded whole, so any number of ranks, or one process, can continue from them.
 
 Left out: loading a model in shards (each rank loads all of it, then keeps its share), and tensor parallelism.
 """
@@ -57,8 +57,8 @@ class Sharded(nn.Module):
     """Puts a model into shards, in place: its parameters become DTensors under their old names."""
 
     def __init__(self, model: nn.Module, mesh: DeviceMesh) -> None:
-        """``model``: whole, on the mesh's kind of device, and the same on every rank. Raises ModelError where there are
-        no layers to be gathered one by one."""
+        """``model``: whole, on the mesh's kind of device, and the same on every rank. Raises ModelError for a model
+        without layers that can be gathered one by one."""
         super().__init__()
         self.model = model
         self.mesh = mesh
@@ -72,7 +72,7 @@ class Sharded(nn.Module):
             fully_shard(module, mesh=mesh, reshard_after_forward=True)
         for module in self.modules():
             if isinstance(module, FSDPModule):
-                module.set_force_sum_reduction_for_comms(True)  # gloo knows no scaled sum
+                module.set_force_sum_reduction_for_comms(True)  # gloo has no scaled sum
                 module.set_gradient_divide_factor(1.0)
 
     @property
@@ -87,32 +87,32 @@ class Sharded(nn.Module):
         return work()
 
     def run_sharded(self, work: Callable[[], Result]) -> Result:
-        """``work()``, which returns tensors, with the whole model. FSDP's hooks are those of ``forward``."""
+        """Call ``work()``, which returns tensors, with the whole model: FSDP gathers weights around ``forward``."""
         result: Result = self(work)
         return result
 
     def forget_passes(self) -> None:
-        """After calls without a backward pass, in which FSDP would forget what it keeps of each."""
-        assert isinstance(self, FSDPModule)  # ``fully_shard`` has made it one
+        """Free what FSDP keeps of each pass for a backward pass, after passes that have none."""
+        assert isinstance(self, FSDPModule)  # ``fully_shard`` changed the class of this module
         self.reset_iter_state()
 
     def deal_batches(self, count: int) -> list[tuple[int, bool]]:
-        """The micro-batches of this rank among ``count``, and whether each counts here. Every rank must make equally
-        many passes, so a rank that has one less makes the first one again, which does not count."""
+        """Indices of the micro-batches that this rank computes, out of ``count``, and whether each result is counted.
+        All ranks must run equally many passes, so a rank with one less repeats the first one without counting it."""
         batches = []
         for turn in range(math.ceil(count / self.world)):
-            place = turn * self.world + self.rank
-            if place < count:
-                batches.append((place, True))
+            index = turn * self.world + self.rank
+            if index < count:
+                batches.append((index, True))
             else:
                 batches.append((0, False))
         return batches
 
     def sum_over_ranks(self, values: torch.Tensor) -> torch.Tensor:
         """The sum over ranks; the same bits on each."""
-        moved = values.to(self.mesh.device_type)
-        dist.all_reduce(moved, group=self.mesh.get_group())
-        return moved
+        total = values.to(self.mesh.device_type)
+        dist.all_reduce(total, group=self.mesh.get_group())
+        return total
 
     def gather_whole(self, tensors: Mapping[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
         """Each tensor whole, one after the other, on every rank."""
@@ -123,17 +123,17 @@ class Sharded(nn.Module):
         """This rank's shard of a whole tensor, cut as ``like`` is; nothing is sent."""
         if not isinstance(like, DTensor) or like.shape != tensor.shape:
             return tensor
-        moved = tensor.to(like.device)
-        return distribute_tensor(moved, like.device_mesh, like.placements, src_data_rank=None)
+        on_device = tensor.to(like.device)
+        return distribute_tensor(on_device, like.device_mesh, like.placements, src_data_rank=None)
 
 
 def whole_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """The whole of a tensor that may be in shards; every rank must ask."""
+    """The whole of a tensor that may be in shards; every rank must call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def local_shard(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's share of it, in the same memory."""
+    """This rank's shard of a tensor, in the same memory; the tensor itself if it is not sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
@@ -146,7 +146,7 @@ def is_row_sharded(tensor: torch.Tensor) -> bool:
 
 
 class ShardedScorer(Scorer):
-    """A scorer over a sharded model. All ranks are asked the same, and answer the same."""
+    """A scorer over a sharded model. All ranks get the same calls and return the same results."""
 
     def __init__(
         self,
@@ -170,8 +170,8 @@ class ShardedScorer(Scorer):
             recompute=recompute,
         )
 
-    def predict(self, rows: ForwardInput, *, entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
-        return self.sharded.run_sharded(partial(super().predict, rows, entropy=entropy))
+    def predict(self, inputs: ForwardInput, *, entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
+        return self.sharded.run_sharded(partial(super().predict, inputs, entropy=entropy))
 
     def halve_batches(self, passes: Sequence[Sequences], error: BaseException) -> None:
         """Raises RankShort as well."""
@@ -184,20 +184,21 @@ class ShardedScorer(Scorer):
 
     @contextmanager
     def without_gradient(self) -> Iterator[None]:
-        """FSDP forgets what it keeps of each pass for a backward pass."""
+        """No gradients; afterwards FSDP frees what it kept for a backward pass."""
         with torch.no_grad():
             yield
         self.sharded.forget_passes()
 
     def local_batches(self, plan: Sequence[tuple[int, ...]]) -> Iterable[tuple[tuple[int, ...], bool]]:
-        return ((plan[place], counts) for place, counts in self.sharded.deal_batches(len(plan)))
+        return ((plan[index], is_counted) for index, is_counted in self.sharded.deal_batches(len(plan)))
 
     def complete_logprobs(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Each result is computed on one rank and 0 on the others. Their bits are added: as numbers, −0 + 0 is 0."""
+        """Each result was computed on one rank and is 0 on the others. Their bits are added as integers: as
+        floating-point numbers −0 + 0 would be +0."""
         bits = torch.cat([torch.zeros(0), *results]).view(torch.int32)
-        flat = self.sharded.sum_over_ranks(bits).cpu().view(torch.float32)
+        joined = self.sharded.sum_over_ranks(bits).cpu().view(torch.float32)
         lengths = [len(result) for result in results]
-        return [part.clone() for part in flat.split(lengths)]
+        return [part.clone() for part in joined.split(lengths)]
 
 
 class ShardedLearner(TorchLearner):
@@ -206,14 +207,14 @@ class ShardedLearner(TorchLearner):
     def __init__(self, sharded: Sharded, **settings: Any) -> None:
         """``sharded``: the model in shards. ``settings`` are the arguments of ``TorchLearner``."""
         self.sharded = sharded
-        self._most: int | None = None  # tokens of a pass, where a rank has had too little memory for more
+        self._most_tokens: int | None = None  # limit of a pass, once a rank had too little memory for more
         super().__init__(sharded.model, scorer=partial(ShardedScorer, sharded=sharded), **settings)
 
     def total_sums(self, sums: dict[str, float]) -> dict[str, float]:
         names = sorted(sums)
         values = self.sharded.sum_over_ranks(torch.tensor([sums[name] for name in names], dtype=torch.float64)).tolist()
-        whole = dict(zip(names, values, strict=True))
-        return {name: whole[name] for name in sums}
+        totals = dict(zip(names, values, strict=True))
+        return {name: totals[name] for name in sums}
 
     def clip_gradients(self, most: float) -> float:
         gradients = [local_shard(p.grad) for p in self._trained.values() if p.grad is not None]
@@ -226,22 +227,22 @@ class ShardedLearner(TorchLearner):
         return float(norm)
 
     def gradient_products(self, sums: Sequence[Gradients]) -> torch.Tensor:
-        stages = [*sums, [p.grad for p in self._trained.values()]]
-        own_stages = [_local_shards(stage) for stage in stages]
-        return self.sharded.sum_over_ranks(inner_products(own_stages, self.scorer.device))
+        running_sums = [*sums, [p.grad for p in self._trained.values()]]
+        own_shards = [_local_shards(gradients) for gradients in running_sums]
+        return self.sharded.sum_over_ranks(inner_products(own_shards, self.scorer.device))
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The trained weights, whole, one after the other; every rank must take them all."""
+        """The trained weights, each whole, one after the other; every rank must iterate over all of them."""
         return self.sharded.gather_whole(dict(super().weights()))
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Whole tensors on the CPU of the first rank; the others have none."""
-        whole = self.sharded.gather_whole(self.held_tensors())  # every rank takes all of them
+        whole = self.sharded.gather_whole(self.held_tensors())  # every rank iterates over all of them
         return {name: tensor.to("cpu", copy=True) for name, tensor in whole if self.sharded.rank == 0}
 
     def share(self) -> dict[str, torch.Tensor]:
-        """This rank's rows of ``tensors``, on the CPU. The rows in the order of ranks are the whole tensor; a tensor
-        that is not cut is in the first rank's share."""
+        """This rank's rows of all tensors, on the CPU. The rows of all ranks in their order are the whole tensor; a
+        tensor that is not sharded is in the first rank's share."""
         is_first = self.sharded.rank == 0
         share = {}
         for name, tensor in self.held_tensors().items():
@@ -253,12 +254,12 @@ class ShardedLearner(TorchLearner):
 
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
         super().load(state, {name: self._rank_part(name, tensor) for name, tensor in tensors.items()})
-        if self._most is not None:
-            self.limit(self._most)
+        if self._most_tokens is not None:
+            self.limit(self._most_tokens)
 
     def limit(self, micro_tokens: int) -> None:
-        """No pass has more tokens from here on, whatever is loaded."""
-        self._most = micro_tokens
+        """From now on no pass has more tokens, also after loading a state with a larger limit."""
+        self._most_tokens = micro_tokens
         self.scorer.micro_tokens = min(self.scorer.micro_tokens, micro_tokens)
 
     def _rank_part(self, name: str, tensor: torch.Tensor) -> torch.Tensor:

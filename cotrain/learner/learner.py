@@ -1,15 +1,16 @@
 """A learner on one device: forward, backward, clip, finite check, step.
 
-Each term is cut into micro-batches of its own and divided by its own totals (``batching.py``); gradients add up,
-then one optimiser step is made. A gradient that is not finite changes nothing: neither weights nor moments nor the
-update count. Where memory runs out, the update is made in smaller micro-batches.
+An update has one term for each objective. Each term is cut into micro-batches of its own and divided by its own totals
+(``batching.py``); the gradients of all terms add up, then the optimiser makes one step. A loss or gradient that is not
+finite changes nothing: neither weights nor moments nor the update count. If memory runs out, the update is repeated in
+smaller micro-batches.
 
-Weights are changed in place, so a local engine that shares them has them at once. State is a count and named
-tensors; a learner that loaded them goes on bit by bit as the one that saved them would have (same device, same
-thread count). Only trainable weights are saved: those below an adapter are found where they came from.
+Weights are changed in place, so a local engine that shares them has the new ones at once. The state is a count and
+named tensors; a learner that loads them continues bit by bit as the one that saved them would have (same device, same
+thread count). Only trained weights are saved; the frozen base of an adapter is loaded from its own files.
 
 ``fsdp.py`` has the learner whose ranks hold shards. Left out: gradient scaling (bfloat16 needs none). On a GPU the
-split of seconds into forward and backward is the time of launching, not of computing.
+split of seconds into forward and backward is the time of launching kernels, not of computing.
 """
 
 from __future__ import annotations
@@ -76,12 +77,12 @@ class TorchLearner(PolicyClient):
         Args:
             model: see ``Scorer``; parameters with ``requires_grad`` are trained, and must be float32 or float64.
             lr: learning rate after warm-up.
-            optimizer: ``adamw`` of ``models.optim``, or another, called with (model, lr=, weight_decay=).
+            optimizer: ``adamw`` of ``learner/optim.py``, or another, called with (model, lr=, weight_decay=).
             weight_decay: decoupled, on matrices only.
             clip_norm: the global gradient norm is scaled down to this; None for no clipping.
             warmup: updates over which the learning rate rises linearly; the first is made at lr / warmup.
             decay: how the learning rate falls after that, over all planned updates: "constant" (it does not), or a
-                shape of ``models.optim.lr_multiplier``; "wsd" falls over the last fifth.
+                shape of ``learner/optim.py: lr_multiplier``; "wsd" falls over the last fifth.
             micro_tokens: tokens of one forward and backward pass, padding counted.
             autocast: bfloat16 arithmetic over float32 weights.
             recompute: activation checkpointing, see ``Scorer``.
@@ -89,12 +90,13 @@ class TorchLearner(PolicyClient):
             term_norms: also report the gradient norm of each term alone and the cosine between any two (costs a copy of
                 the gradients for each term but the last); None: when an update has several terms, roles that share
                 weights, and not more than ``MOST_APART``.
-            activate: called before each pass, to select the adapter of this policy on a shared base.
-            scorer: called as ``Scorer``.
-            reset_every: updates of an iteration; the first of each is made, and warmed up, as by a new optimiser.
-            offload: between updates, the moments lie in the machine's own memory and not on the device, and weights of
-                the start always.
-            reset_to_start: ``reset_weights`` puts the weights of the start back at its begin.
+            activate: called before each pass, to select the adapter of this policy on a shared base. scorer: called as
+            ``Scorer``. reset_every: updates of one iteration. Each iteration begins with a new optimiser and a new
+            warm-up; 0: there
+                is only one iteration.
+            reset_to_start: keep a copy of the initial weights, so that ``reset_weights`` can restore them.
+            offload: keep the optimiser's moments in the machine's own memory between updates, and the copy of the
+                initial weights always.
 
         Raises ConfigError, ModelError.
         """
@@ -121,13 +123,17 @@ class TorchLearner(PolicyClient):
         self._warmup = warmup
         self._decay = decay
         self._clip_norm = clip_norm
-        self._updates = self._weights_reset_at = 0  # updates so far, and their number when the weights were last reset
-        self._optimizer_reset_at = 0  # number of updates when the optimizer was last reset
+        self._updates = 0  # updates so far
+        self._weights_reset_at = 0  # value of ``_updates`` when the weights were last reset
+        self._optimizer_reset_at = 0  # value of ``_updates`` when the optimiser was last reset
         self._term_norms = term_norms
-        self._every = reset_every
+        self._reset_every = reset_every
         self._offload = offload
-        kept_on = torch.device("cpu") if offload else self.scorer.device
-        self._start = {name: p.detach().to(kept_on, copy=True) for name, p in self._trained.items() if reset_to_start}
+        self._initial_weights: dict[str, torch.Tensor] = {}
+        if reset_to_start:
+            copy_device = torch.device("cpu") if offload else self.scorer.device
+            for name, parameter in self._trained.items():
+                self._initial_weights[name] = parameter.detach().to(copy_device, copy=True)
         self._micro_tokens = micro_tokens  # as configured; ``scorer.micro_tokens`` is smaller once memory ran out
 
     @property
@@ -135,16 +141,16 @@ class TorchLearner(PolicyClient):
         return self._updates
 
     def update(self, terms: Sequence[LossTerm]) -> UpdateReport:
-        """One optimiser step on the sum of all terms. Raises ConfigError for an algorithm of the other head.
+        """One optimiser step on the sum of all terms. Raises ConfigError for an algorithm that trains another head.
 
-        Where memory runs out the update begins again with micro-batches of half the size, which later updates keep.
-        Totals come from the whole update, so the gradient is the same but for rounding.
+        If memory runs out, the update starts again with micro-batches of half the size, and later updates keep that
+        size. Losses are divided by totals of the whole update, so the gradient is the same except for rounding.
         """
         for term in terms:
-            wanted = term.algorithm.needs().head
-            if wanted != self.head:
+            trained_head = term.algorithm.needs().head
+            if trained_head != self.head:
                 raise ConfigError(
-                    f"objective {term.name!r} trains a {wanted!r} head, this policy has {self.head!r}",
+                    f"objective {term.name!r} trains a {trained_head!r} head, this policy has {self.head!r}",
                     code="E_HEAD_MISMATCH",
                 )
         while True:
@@ -154,16 +160,16 @@ class TorchLearner(PolicyClient):
             release_gpu_cache(self.scorer.device)
 
     def _try_update(self, terms: Sequence[LossTerm]) -> UpdateReport | None:
-        """The report of one update; None where memory ran out, and nothing has changed then."""
+        """The report of one update; None if memory ran out, and then nothing has changed."""
         plan = plan_update(terms, micro_tokens=self.scorer.micro_tokens, shared=self.scorer.shared)
         try:
             report = self.apply_plan(plan)
         except MEMORY_ERRORS as error:
-            passes = []
+            sequences_of_batches = []
             for planned in plan:
                 for batch in planned.batches:
-                    passes.append(full_sequences([planned.term.samples[i] for i in batch]))
-            self.scorer.halve_batches(passes, error)
+                    sequences_of_batches.append(full_sequences([planned.term.samples[i] for i in batch]))
+            self.scorer.halve_batches(sequences_of_batches, error)  # raises ``error`` if no batch can be halved
             return None
 
         oom_count = self.scorer.oom_count
@@ -174,7 +180,7 @@ class TorchLearner(PolicyClient):
         return replace(report, metrics={**report.metrics, **memory_metrics})
 
     def apply_plan(self, plan: Sequence[PlannedTerm]) -> UpdateReport:
-        """The micro-batches of a planned update, then the optimiser step. Totals are taken from the plan alone."""
+        """Run the micro-batches of a planned update, then the optimiser's step. Totals are those of the plan."""
         began = perf_counter()
         if not plan:
             return UpdateReport(stepped=False, skipped="no samples", metrics={})
@@ -187,7 +193,7 @@ class TorchLearner(PolicyClient):
             compare_terms = self._term_norms
             if compare_terms is None:
                 compare_terms = 1 < len(plan) <= MOST_APART
-            sums: list[Gradients] = []  # the gradients after each term but the last
+            sums: list[Gradients] = []  # gradients summed up to and with each term, without the last one
             for term_index, planned in enumerate(plan):
                 metrics |= self._run_term(planned)
                 if compare_terms and term_index < len(plan) - 1:
@@ -200,36 +206,37 @@ class TorchLearner(PolicyClient):
             # One step, unless a loss or the gradient is not finite.
             norm = self.clip_gradients(self._clip_norm or math.inf)
             losses = [metrics[f"{planned.term.name}/loss"] for planned in plan]
-            finite = math.isfinite(norm) and all(map(math.isfinite, losses))
+            is_finite = math.isfinite(norm) and all(map(math.isfinite, losses))
             multiplier = self._rate_multiplier(plan[0].term.planned)
-            if finite:
-                if self._updates > 0 and self._updates_in_iteration() == 0:  # a new iteration, a new optimiser
+            if is_finite:
+                begins_iteration = self._updates > 0 and self._updates_in_iteration() == 0
+                if begins_iteration:
                     self._optimizer.clear_moments()
                 if self._offload:
-                    self._optimizer.move_state()
+                    self._optimizer.move_state()  # to the device of the weights
                 self._optimizer.step(multiplier)
                 self._updates += 1
         finally:
             self._optimizer.zero_grad()
-            self._rest()
+            self._offload_moments()
 
         metrics |= {
             "grad_norm": norm,
             "lr": self._lr * multiplier,
-            "tokens": sum(planned.normaliser.tokens for planned in plan),
+            "tokens": sum(planned.totals.tokens for planned in plan),
             "seconds": perf_counter() - began,
         }
         return UpdateReport(
-            stepped=finite,
-            skipped=None if finite else NON_FINITE,
+            stepped=is_finite,
+            skipped=None if is_finite else NON_FINITE,
             metrics={name: value for name, value in metrics.items() if math.isfinite(value)},
         )
 
     def _updates_in_iteration(self) -> int:
-        """Updates since the optimiser was last new: since an iteration began, or since it was reset."""
+        """Updates since the optimiser was last new: since the iteration began, or since ``reset_optimizer``."""
         updates = self._updates - self._optimizer_reset_at
-        if self._every:
-            return updates % self._every
+        if self._reset_every:
+            return updates % self._reset_every
         return updates
 
     def _rate_multiplier(self, planned_updates: int) -> float:
@@ -238,8 +245,8 @@ class TorchLearner(PolicyClient):
         if self._warmup:
             multiplier = min(1.0, (self._updates_in_iteration() + 1) / self._warmup)
         if self._decay != "constant":
-            fraction = 0.2 if self._decay == "wsd" else 1.0
-            multiplier *= lr_multiplier(self._updates, planned_updates, 0, fraction, self._decay)
+            decay_fraction = 0.2 if self._decay == "wsd" else 1.0  # share of the updates in which the rate falls
+            multiplier *= lr_multiplier(self._updates, planned_updates, 0, decay_fraction, self._decay)
         return multiplier
 
     def _copy_gradients(self) -> Gradients:
@@ -249,10 +256,10 @@ class TorchLearner(PolicyClient):
             copies.append(None if gradient is None else gradient.clone())
         return copies
 
-    # -- A learner that holds a shard overrides these.
+    # -- ``fsdp.py`` overrides these for learners that hold shards.
 
     def total_sums(self, sums: dict[str, float]) -> dict[str, float]:
-        """Sums over all micro-batches of a term, from those over the ones run here."""
+        """Sums over all micro-batches of a term, given those over the micro-batches that ran on this rank."""
         return sums
 
     def clip_gradients(self, most: float) -> float:
@@ -262,25 +269,26 @@ class TorchLearner(PolicyClient):
     def gradient_products(self, sums: Sequence[Gradients]) -> torch.Tensor:
         """Inner products of the gradients of all K terms, ``[K, K]`` float64 with zeros below the diagonal.
 
-        ``sums``: the gradients after each term but the last; the parameters hold those after the last one.
+        ``sums``: gradients summed up to and with each term but the last; the parameters hold the sum of all terms.
         """
         return inner_products([*sums, [p.grad for p in self._trained.values()]], self.scorer.device)
 
     def reset_optimizer(self) -> None:
-        """Clear the moments; an iteration begins here too."""
+        """Clear the moments, and begin a new iteration with a new warm-up."""
         self._optimizer.clear_moments()
         self._optimizer_reset_at = self._updates
 
     def reset_weights(self) -> bool:
-        if not self._start:
+        """Restore the initial weights at the beginning of an iteration; whether any weight changed."""
+        if not self._initial_weights:
             return False
-        if self._updates == self._weights_reset_at:  # they are those of the start
+        if self._updates == self._weights_reset_at:  # no update since the last reset
             return False
         if self._updates_in_iteration() != 0:
             return False
         with torch.no_grad():
             for name, parameter in self._trained.items():
-                parameter.copy_(self._start[name])
+                parameter.copy_(self._initial_weights[name])
         self._weights_reset_at = self._updates
         return True
 
@@ -299,9 +307,9 @@ class TorchLearner(PolicyClient):
             "updates": self._updates,
             "optimizer": sorted(optimizer_tensors(self._optimizer, self.model)),
         }
-        if self.scorer.micro_tokens != self._micro_tokens:  # kept, so that a resumed run adds in the same order
+        if self.scorer.micro_tokens != self._micro_tokens:  # so that a resumed run sums in the same order
             state["micro_tokens"] = self.scorer.micro_tokens
-        if self._start:
+        if self._initial_weights:
             state["weights_reset_at"] = self._weights_reset_at
         if self._optimizer_reset_at:
             state["optimizer_reset_at"] = self._optimizer_reset_at
@@ -318,7 +326,8 @@ class TorchLearner(PolicyClient):
         return weights | moments
 
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Exactly what ``state`` and ``tensors`` gave; raises StateError, nothing changed, if it does not fit."""
+        """Restore what ``state`` and ``tensors`` returned. Raises StateError, with nothing changed, if it does not
+        fit."""
         state = {"micro_tokens": self._micro_tokens, "weights_reset_at": 0, "optimizer_reset_at": 0, **state}
         fields = ("updates", "optimizer", "micro_tokens", "weights_reset_at", "optimizer_reset_at")
         updates, moments, micro_tokens, weights_reset_at, optimizer_reset_at = take_fields("learner", state, *fields)
@@ -337,7 +346,7 @@ class TorchLearner(PolicyClient):
                     code="E_LEARNER_TENSORS_MISFIT",
                 )
         load_optimizer_tensors(self._optimizer, self.model, {name: tensors[OPTIMIZER + name] for name in moments})
-        self._rest()
+        self._offload_moments()
         with torch.no_grad():
             for name, parameter in self._trained.items():
                 parameter.copy_(tensors[MODEL + name])
@@ -346,50 +355,51 @@ class TorchLearner(PolicyClient):
         self._weights_reset_at = int(weights_reset_at)
         self._optimizer_reset_at = int(optimizer_reset_at)
 
-    def _rest(self) -> None:
-        """Between updates the moments are off the device, where ``offload`` asks for it."""
+    def _offload_moments(self) -> None:
+        """Move the optimiser's moments off the device, where ``offload`` asks for it."""
         if self._offload:
             self._optimizer.move_state(torch.device("cpu"))
             release_gpu_cache(self.scorer.device)
 
     def _run_term(self, planned: PlannedTerm) -> dict[str, float]:
-        """Forward and backward of one objective. Returns its metrics, under its name."""
+        """Forward and backward of one objective. Returns its metrics with its name in front."""
         term = planned.term
-        normaliser = planned.normaliser
+        totals = planned.totals
         device = self.scorer.device
-        wide = float64_device(device)
+        sum_device = float64_device(device)
 
         # Sums stay on the device, so that nothing synchronises before the end.
-        zero = torch.zeros((), dtype=torch.float64, device=wide)
+        zero = torch.zeros((), dtype=torch.float64, device=sum_device)
         sums: dict[str, torch.Tensor] = defaultdict(lambda: zero)
         forward_seconds = 0.0
         backward_seconds = 0.0
-        for indices, counts in self.scorer.local_batches(planned.batches):
+        for indices, is_counted in self.scorer.local_batches(planned.batches):
             began = perf_counter()
-            rows, batch = collate([term.samples[i] for i in indices], shared=self.scorer.shared)
+            inputs, batch = collate([term.samples[i] for i in indices], shared=self.scorer.shared)
             wants_entropy = term.algorithm.needs().entropy
-            predictions, entropies = self.scorer.predict(move_to(rows, device), entropy=wants_entropy)
-            loss = term.algorithm.loss_of(predictions, entropies, move_to(batch, device), normaliser)
+            predictions, entropies = self.scorer.predict(move_to(inputs, device), entropy=wants_entropy)
+            loss = term.algorithm.loss_of(predictions, entropies, move_to(batch, device), totals)
             forward_done = perf_counter()
 
-            # A micro-batch that a rank makes for company only has no gradient and counts in no sum.
-            weight = term.weight if counts else 0.0
+            # Ranks with fewer micro-batches repeat one, since all must run the same number of passes. The repeated one
+            # has no gradient and counts in no sum.
+            weight = term.weight if is_counted else 0.0
             (loss.value * weight).backward()
 
-            shares = {"loss": loss.value.detach().to(wide).double()}
+            shares = {"loss": loss.value.detach().to(sum_device).double()}
             for name, value in loss.sums.items():
-                shares[name] = value.to(wide).double() / planned.tokens
+                shares[name] = value.to(sum_device).double() / planned.tokens
             for name, share in shares.items():
-                sums[name] = sums[name] + (share if counts else 0.0)
+                sums[name] = sums[name] + (share if is_counted else 0.0)
             forward_seconds += forward_done - began
             backward_seconds += perf_counter() - forward_done
 
         values: list[float] = torch.stack(list(sums.values())).tolist()
-        totals = self.total_sums(dict(zip(sums, values, strict=True)))
-        metrics = {f"{term.name}/{name}": value for name, value in totals.items()}
-        metrics[f"{term.name}/samples"] = normaliser.sequences
-        metrics[f"{term.name}/tokens"] = normaliser.tokens
-        flat_tokens = normaliser.tokens - planned.tokens
+        sums_of_all_ranks = self.total_sums(dict(zip(sums, values, strict=True)))
+        metrics = {f"{term.name}/{name}": value for name, value in sums_of_all_ranks.items()}
+        metrics[f"{term.name}/samples"] = totals.sequences
+        metrics[f"{term.name}/tokens"] = totals.tokens
+        flat_tokens = totals.tokens - planned.tokens  # tokens without a gradient: all their advantages are 0
         if flat_tokens:
             metrics[f"{term.name}/flat_tokens"] = flat_tokens
         metrics[f"{term.name}/forward_seconds"] = forward_seconds
@@ -397,23 +407,24 @@ class TorchLearner(PolicyClient):
         return metrics
 
 
-def inner_products(stages: Sequence[Gradients], device: torch.device) -> torch.Tensor:
-    """The inner products of K gradients, ``[K, K]`` float64, upper half. The gradients were added up one after the
-    other: ``stages`` are the sums after each."""
-    wide = float64_device(device)
-    products = torch.zeros(len(stages), len(stages), dtype=torch.float64, device=wide)
-    for sums in zip(*stages, strict=True):  # one parameter at a time
-        parts = []
+def inner_products(running_sums: Sequence[Gradients], device: torch.device) -> torch.Tensor:
+    """The inner products of K gradients, ``[K, K]`` float64, upper half. ``running_sums``: [K] the sum of the first
+    gradient, of the first two, and so on, since backward passes add to what is there."""
+    sum_device = float64_device(device)
+    n_terms = len(running_sums)
+    products = torch.zeros(n_terms, n_terms, dtype=torch.float64, device=sum_device)
+    for sums in zip(*running_sums, strict=True):  # one parameter at a time
+        gradients = []  # of each term, for this parameter
         previous = None
         for running_sum in sums:
             if previous is None or running_sum is None:
-                parts.append(running_sum)
+                gradients.append(running_sum)
             else:
-                parts.append(running_sum - previous)
+                gradients.append(running_sum - previous)
             previous = running_sum
-        for (i, one), (j, other) in combinations_with_replacement(enumerate(parts), 2):
+        for (i, one), (j, other) in combinations_with_replacement(enumerate(gradients), 2):
             if one is not None and other is not None:
-                products[i, j] += (one * other).to(wide).sum(dtype=torch.float64)
+                products[i, j] += (one * other).to(sum_device).sum(dtype=torch.float64)
     return products
 
 

@@ -1,17 +1,17 @@
 """Scoring by a forward pass: log-probabilities and entropies of sampled tokens, or values, with or without gradient.
 
-Sequences share a common prefix where the model's attention allows that (``batching.py``). The body of the model
-runs over whole rows; the head only over the positions that predict a sampled token, so logits of prompts are never
-made. Logits become float32 after that selection, in slices that are recomputed in the backward pass when one slice does
-not hold them all (a vocabulary of 150,000 and 16,000 tokens would be 10 GB).
+Sequences share a common prefix if the model's attention allows that (``batching.py``). The body of the model runs over
+whole rows; the output layer only over the positions that predict a sampled token, so logits of prompts are never
+computed. Only these logits become float32. If there are too many of them, they are computed in slices, and again in the
+backward pass (a vocabulary of 150,000 and 16,000 tokens would need 10 GB at once).
 
 A learner and a frozen policy (a reference) score through the same code, so that equal weights give equal numbers.
 
-Soft caps and scales that a model applies to its logits after its head are applied to the slices, and compared with the
-model's own forward when a scorer is made.
+Some models scale or soft-cap their logits after the output layer. The same is done to the slices here, and compared
+with the model's own forward when a scorer is made.
 
 Dropout is off, always: the tokens were sampled without it. Left out: the auxiliary losses by which routers of mixtures
-of experts are balanced in pretraining; they are no part of log π.
+of experts are balanced in pretraining, which are no part of log π.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ HEADS = ("lm", "value", "reward")  # "reward" is a value model that is asked onc
 
 
 class Scorer:
-    """Scores with one model, which others may share and change in place."""
+    """Scores with one model, which others may share, and whose weights may change in place."""
 
     def __init__(
         self,
@@ -55,11 +55,11 @@ class Scorer:
             head: "lm", "value" or "reward".
             micro_tokens: padded tokens of one forward pass.
             autocast: bfloat16 arithmetic over float32 weights.
-            logits_at_once: numbers in the largest slice of logits.
-            recompute: layers keep their inputs only, and are computed again in the backward pass
-                (``models.recompute``).
+            logits_at_once: most numbers in one slice of logits (tokens times vocabulary).
+            recompute: activation checkpointing: layers keep only their inputs and are computed again in the backward
+                pass (``models/activation_checkpointing.py``).
 
-        Raises ModelError when the model does something to its logits after its head that is not known here, or cannot
+        Raises ModelError for a model that changes its logits after the output layer in an unknown way, or cannot
         recompute.
         """
         if head not in HEADS:
@@ -67,7 +67,7 @@ class Scorer:
         self.model = model.eval()
         self.head = head
         self.micro_tokens = micro_tokens
-        self.oom_count = 0  # number of passes that were halved because memory ran out
+        self.oom_count = 0  # how often micro_tokens was halved because memory ran out
         self.autocast = autocast
         self.logits_at_once = logits_at_once
         self.recompute = recompute
@@ -83,42 +83,44 @@ class Scorer:
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
-    def predict(self, rows: ForwardInput, *, entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """``[B, T]`` log-probabilities at the rows' temperatures (or values), 0 on padding; and entropies if wanted.
+    def predict(self, inputs: ForwardInput, *, entropy: bool = False) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """``[B, T]`` log-probabilities of sampled tokens at their temperatures (of other heads: values), 0 on padding;
+        and, if asked for, their entropies ``[B, T]``.
 
-        ``rows`` must be on the model's device. Differentiable unless inside ``torch.no_grad``.
+        ``inputs`` must be on the model's device. Differentiable unless inside ``torch.no_grad``.
         """
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.autocast):
             if self.head != "lm":
                 with self._recompute_activations(self.model):
-                    values = self.model(input_ids=rows.input_ids)  # [B, L]
-                flat = _at_least_float32(values[rows.row, rows.column])[rows.source]
+                    values = self.model(input_ids=inputs.input_ids)  # [B, L]
+                flat = _at_least_float32(values[inputs.row, inputs.column])[inputs.source]
                 flat_entropy = None
             else:
-                hidden = self._hidden_states(rows)  # [B, L, H]
-                flat, flat_entropy = self._sliced_logprobs(hidden[rows.row, rows.column], rows, entropy)
+                hidden = self._hidden_states(inputs)  # [B, L, H]
+                flat, flat_entropy = self._sliced_logprobs(hidden[inputs.row, inputs.column], inputs, entropy)
 
         # ``flat`` [N] runs over sampled tokens; each goes to its place in [B, T].
-        predictions = flat.new_zeros(rows.mask.shape).masked_scatter(rows.mask, flat)
+        predictions = flat.new_zeros(inputs.mask.shape).masked_scatter(inputs.mask, flat)
         if flat_entropy is None:
             return predictions, None
-        return predictions, flat.new_zeros(rows.mask.shape).masked_scatter(rows.mask, flat_entropy)
+        return predictions, flat.new_zeros(inputs.mask.shape).masked_scatter(inputs.mask, flat_entropy)
 
     def logprobs(
         self, sequences: Sequences, *, temperature: float = 1.0, context_tokens: Sequence[ContextTokens] = ()
     ) -> list[torch.Tensor]:
-        """For each (prompt_ids, token_ids): float32 ``[T]`` on the CPU, without gradient, in this order.
+        """Float32 ``[T]`` on the CPU, without gradient, for each (prompt_ids, token_ids), in their order.
 
-        ``context_tokens`` are the tokens between the sampled ones of each. Passes that do not fit in memory are halved
-        (``halve_batches``)."""
+        ``context_tokens``: of each sequence, the tokens between its sampled ones. If memory runs out, everything is
+        computed again in smaller passes (``halve_batches``)."""
         while True:
             results = self._try_logprobs(sequences, temperature, context_tokens)
             if results is not None:
                 return results
 
     def halve_batches(self, passes: Sequence[Sequences], error: BaseException) -> None:
-        """After ``error`` in one of these passes, for want of memory: later passes have at most half of the tokens of
-        the largest one. Raises ``error`` if it is another one, ConfigError if each pass is one sequence already."""
+        """Halve ``micro_tokens`` after memory ran out in one of these passes: to half of the tokens of the largest pass
+        of several sequences. Raises ``error`` itself if it is not about memory, and ConfigError if every pass has one
+        sequence already."""
         if not out_of_memory(error):
             raise error
 
@@ -142,28 +144,28 @@ class Scorer:
     def _try_logprobs(
         self, sequences: Sequences, temperature: float, context_tokens: Sequence[ContextTokens]
     ) -> list[torch.Tensor] | None:
-        """The log-probabilities of each sequence; None where memory ran out."""
+        """The log-probabilities of each sequence; None if memory ran out."""
         context = context_tokens or [()] * len(sequences)
         inputs = []
-        for (prompt_ids, token_ids), between in zip(sequences, context, strict=True):
-            ids, _ = with_context(token_ids, between)
+        for (prompt_ids, token_ids), own_context in zip(sequences, context, strict=True):
+            ids, _ = with_context(token_ids, own_context)
             inputs.append((prompt_ids, ids))
         plan = batches_of(inputs, micro_tokens=self.micro_tokens, shared=self.shared)
         results = [torch.zeros(len(token_ids)) for _, token_ids in sequences]
         self.model.eval()
         try:
             with self.without_gradient():
-                for indices, counts in self.local_batches(plan):
+                for indices, is_counted in self.local_batches(plan):
                     batch_sequences = [sequences[i] for i in indices]
                     batch_context = [context[i] for i in indices]
-                    rows = forward_input_of(
+                    forward_input = forward_input_of(
                         batch_sequences,
                         [temperature] * len(batch_sequences),
                         context_tokens=batch_context,
                         shared=self.shared,
                     )
-                    predictions, _ = self.predict(move_to(rows, self.device))
-                    if not counts:
+                    predictions, _ = self.predict(move_to(forward_input, self.device))
+                    if not is_counted:
                         continue
                     on_cpu = predictions.float().cpu()
                     for b, i in enumerate(indices):
@@ -179,18 +181,18 @@ class Scorer:
         release_gpu_cache(self.device)
         return None
 
-    # -- A scorer whose model is in shards overrides these.
+    # -- ``fsdp.py`` overrides these for models in shards.
 
     def without_gradient(self) -> AbstractContextManager[object]:
-        """Around passes that no backward pass follows."""
+        """A context for passes without a backward pass."""
         return torch.no_grad()
 
     def local_batches(self, plan: Sequence[tuple[int, ...]]) -> Iterable[tuple[tuple[int, ...], bool]]:
-        """The batches to run here, and whether each counts."""
+        """The batches to run on this rank, and whether the result of each is counted."""
         return ((indices, True) for indices in plan)
 
     def complete_logprobs(self, results: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The results of all batches. ``results`` of batches that ran on another rank are zeros."""
+        """The results of all batches, given those of this rank, with zeros for sequences that ran on another rank."""
         return results
 
     # -- the forward pass
@@ -202,36 +204,40 @@ class Scorer:
 
         return recompute_layers(module)
 
-    def _hidden_states(self, rows: ForwardInput) -> torch.Tensor:
-        """``[B, L, H]``, or ``[1, L, H]`` of the shared layout."""
-        if rows.branches is None:
+    def _hidden_states(self, inputs: ForwardInput) -> torch.Tensor:
+        """Last hidden states ``[B, L, H]``; ``[1, L, H]`` in the shared layout."""
+        if inputs.branches is None:
             with self._recompute_activations(self._body):
-                return self._body(input_ids=rows.input_ids, use_cache=False).last_hidden_state
+                return self._body(input_ids=inputs.input_ids, use_cache=False).last_hidden_state
         with use_branches(self._body), self._recompute_activations(self._body):
             output = self._body(
-                input_ids=rows.input_ids, position_ids=rows.branches.positions, branches=rows.branches, use_cache=False
+                input_ids=inputs.input_ids,
+                position_ids=inputs.branches.positions,
+                branches=inputs.branches,
+                use_cache=False,
             )
         return output.last_hidden_state
 
     def _sliced_logprobs(
-        self, hidden: torch.Tensor, rows: ForwardInput, entropy: bool
+        self, hidden: torch.Tensor, inputs: ForwardInput, entropy: bool
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """hidden ``[U, H]`` → log-probabilities and entropies ``[N]``.
+        """Hidden states of places ``[U, H]`` → log-probabilities and entropies of sampled tokens ``[N]``.
 
-        All places at once where their logits are at most ``logits_at_once`` numbers, else in slices of sampled tokens,
-        each of which then has a place of its own."""
-        size = max(1, self.logits_at_once // self._vocabulary)
+        All places at once if their logits are at most ``logits_at_once`` numbers. Else in slices of sampled tokens; in
+        a slice each token has a row of logits of its own, even if two are predicted from one place."""
+        slice_length = max(1, self.logits_at_once // self._vocabulary)
         compute = partial(_place_logprobs, self._output, self._finish)
-        if len(hidden) <= size:
-            return compute(hidden, rows.source, rows.targets, rows.temperatures, entropy)
+        if len(hidden) <= slice_length:
+            return compute(hidden, inputs.source, inputs.targets, inputs.temperatures, entropy)
 
         logprobs = []
         entropies = []
-        for source, targets in zip(rows.source.split(size), rows.targets.split(size), strict=True):
-            temperatures = None if rows.temperatures is None else rows.temperatures[source]
+        slices = zip(inputs.source.split(slice_length), inputs.targets.split(slice_length), strict=True)
+        for source, targets in slices:
+            temperatures = None if inputs.temperatures is None else inputs.temperatures[source]
             own_place = torch.arange(len(source), device=source.device)
             arguments = (hidden[source], own_place, targets, temperatures, entropy)
-            if torch.is_grad_enabled():  # the logits of a slice are computed again in the backward pass
+            if torch.is_grad_enabled():  # keep no logits: they are computed again in the backward pass
                 slice_logprobs, slice_entropies = checkpoint(compute, *arguments, use_reentrant=False)
             else:
                 slice_logprobs, slice_entropies = compute(*arguments)
@@ -259,15 +265,15 @@ class Scorer:
                 raise ModelError(
                     f"{name} does not hand out its last hidden state; use another causal LM", code="E_MODEL_NOT_CAUSAL"
                 )
-            raw = _at_least_float32(self._output(hidden))
+            output_logits = _at_least_float32(self._output(hidden))
 
         narrow = model_logits.dtype in (torch.bfloat16, torch.float16)
         tolerance = (1e-2 if narrow else 1e-5) * model_logits.abs().max()
         for finish in _possible_finishes(model.config.get_text_config()):
-            own_logits = raw if finish is None else finish(raw)
+            own_logits = output_logits if finish is None else finish(output_logits)
             same_shape = own_logits.shape == model_logits.shape
             is_near = same_shape and (own_logits - model_logits).abs().max() <= tolerance
-            if is_near or not bool(model_logits.isfinite().all()):  # of logits that are not finite nothing can be said
+            if is_near or not bool(model_logits.isfinite().all()):  # infinite or NaN logits cannot be compared
                 self._finish = finish
                 return
         raise ModelError(
@@ -281,7 +287,7 @@ SCALES = ("logit_scale", "logits_scaling", "lm_head_multiplier")  # Cohere; Gran
 
 
 def _possible_finishes(config: Any) -> Iterator[Finish | None]:
-    """The functions that a model with this configuration may apply after its output layer."""
+    """Candidates for what a model with this configuration does to its logits after the output layer; None: nothing."""
     configured = [getattr(config, name, None) for name in SCALES]
     factors = [float(value) for value in configured if value]
     scales = [*factors, *(1.0 / factor for factor in factors), 1.0]  # some models multiply, some divide
@@ -319,22 +325,23 @@ def _place_logprobs(
     """Log-probabilities ``[n]`` of tokens and, if wanted, entropies ``[n]``.
 
     Args:
-        output, finish: the output layer, and what the model does to its logits.
+        output: the output layer.
+        finish: what the model does to its logits after that; None: nothing.
         hidden: ``[u, H]`` last hidden states of places.
-        source: ``[n]`` the place that predicts each token.
-        targets: ``[n]`` the token.
-        temperatures: ``[u]``, None for ones.
+        source: ``[n]`` index of the place that predicts each token.
+        targets: ``[n]`` the tokens.
+        temperatures: ``[u]``; None: all are 1.
     """
     logits = _at_least_float32(output(hidden))  # [u, V]
     if finish is not None:
         logits = finish(logits)
     if temperatures is not None:
         logits = logits / temperatures[:, None]
-    total = logits.logsumexp(-1)
-    logprobs = logits[source, targets] - total[source]
+    log_normaliser = logits.logsumexp(-1)  # [u]
+    logprobs = logits[source, targets] - log_normaliser[source]
     if not entropy:
         return logprobs, None
-    entropies = total - (logits.softmax(-1) * logits).sum(-1)  # [u]
+    entropies = log_normaliser - (logits.softmax(-1) * logits).sum(-1)  # [u]
     return logprobs, entropies[source]
 
 

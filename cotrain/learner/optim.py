@@ -1,8 +1,8 @@
 """Optimisers as named state: AdamW (arXiv 1711.05101), with one schedule. Muon: ``pretraining/muon.py``.
 
-``Optimizer`` joins the torch optimisers that share a model's parameters and names every state tensor after its
-parameter, so that a checkpoint is a flat dictionary of tensors: safetensors, no pickle, and it still fits after
-parameters were enumerated in another order. Learning rates are settings, not state: ``step`` takes the multiplier.
+``Optimizer`` holds one or several torch optimisers that divide a model's parameters among them, and names every state
+tensor after its parameter. So a checkpoint is a flat dictionary of tensors (safetensors, no pickle) that does not
+depend on the order of parameters. Learning rates are settings and not state: ``step`` takes a multiplier.
 
 Left out: gradient scaling (bfloat16 needs none) and 8-bit states.
 """
@@ -42,24 +42,26 @@ class Optimizer:
 
     def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
         self.parts = tuple(parts)
-        self._rates = [_rates_of(part) for part in parts]  # of each group of each part
+        self._rates = [_rates_of(part) for part in parts]  # of each part, the learning rate of each parameter group
 
     def parameters(self) -> Iterable[nn.Parameter]:
         for part in self.parts:
             yield from _parameters_of(part)
 
     def step(self, multiplier: float = 1.0) -> None:
-        """One update with every learning rate times ``multiplier``. Where memory does not hold the moments that a first
-        update needs, nothing has changed."""
+        """One update with every learning rate times ``multiplier``. The first update allocates the moments; if memory
+        runs out there, nothing has changed."""
         self._make_moments()
         for part, rates in zip(self.parts, self._rates, strict=True):
             for group, rate in zip(part.param_groups, rates, strict=True):
                 group["lr"] = rate * multiplier
             part.step()
-            increment_version(_parameters_of(part))  # autograd's count of changes, which fused kernels forget
+            increment_version(
+                _parameters_of(part)
+            )  # autograd's count of in-place changes, which fused kernels do not raise
 
     def _make_moments(self) -> None:
-        """Make the moments that torch would make one by one between changes of weights: all of them, or none."""
+        """Allocate all moments, or none. Torch would allocate them one by one, each just before it changes a weight."""
         new_states = []
         for part in self.parts:
             for group in part.param_groups:
@@ -78,7 +80,7 @@ class Optimizer:
                     state[field] = state[field].to(target)
 
     def clear_moments(self) -> None:
-        """Forget all moments: the next step is made as the first."""
+        """Drop all moments: the next step is as a first one."""
         for part in self.parts:
             part.state.clear()
 
@@ -153,20 +155,20 @@ def lr_multiplier(step: int, total: int, warmup: int = 0, decay_fraction: float 
     if step >= total:
         return 0.0
     rise = min(1.0, (step + 1) / warmup) if warmup else 1.0
-    decay = min(round(total * decay_fraction), max(total - warmup, 0))
-    start = total - decay
-    if step < start or not decay:
+    decay_steps = min(round(total * decay_fraction), max(total - warmup, 0))
+    decay_start = total - decay_steps
+    if step < decay_start or not decay_steps:
         return rise
-    done = (step - start) / decay  # in [0, 1)
+    progress = (step - decay_start) / decay_steps  # in [0, 1)
     if shape == "linear":
-        return rise * (1.0 - done)
+        return rise * (1.0 - progress)
     if shape == "cosine":
-        return rise * 0.5 * (1.0 + math.cos(math.pi * done))
-    return rise * (1.0 - math.sqrt(done))
+        return rise * 0.5 * (1.0 + math.cos(math.pi * progress))
+    return rise * (1.0 - math.sqrt(progress))  # "wsd"
 
 
 def optimizer_tensors(optimizer: Optimizer, model: nn.Module) -> dict[str, torch.Tensor]:
-    """All state as ``{"parameter.name:field": tensor}``, not copied; parameters without a step yet have none."""
+    """All state as ``{"parameter.name:field": tensor}``, not copied. Parameters that were never updated have none."""
     tensors = {}
     for name, (part, parameter) in _parameter_owners(optimizer, model).items():
         state = part.state.get(parameter)
@@ -178,7 +180,7 @@ def optimizer_tensors(optimizer: Optimizer, model: nn.Module) -> dict[str, torch
 
 
 def load_optimizer_tensors(optimizer: Optimizer, model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Put back what ``optimizer_tensors`` gave. Raises StateError, having changed nothing, when it does not fit."""
+    """Restore what ``optimizer_tensors`` returned. Raises StateError, with nothing changed, if it does not fit."""
     owners = _parameter_owners(optimizer, model)
     states: dict[str, dict[str, torch.Tensor]] = {}
     for key, tensor in tensors.items():
@@ -231,11 +233,11 @@ def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def embedding_names(model: nn.Module) -> set[str]:
-    """Names of the weights of embeddings and of the output layer, which are not decayed."""
-    tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    """Names of the weights of embeddings and of the output layer, which have no weight decay."""
+    embedding_weights = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     names = set()
     for name, parameter in model.named_parameters():
         module_name, _, _ = name.rpartition(".")
-        if id(parameter) in tables or module_name.endswith("lm_head"):
+        if id(parameter) in embedding_weights or module_name.endswith("lm_head"):
             names.add(name)
     return names

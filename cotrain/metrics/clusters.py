@@ -53,7 +53,7 @@ class Statistic(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Σ of some counts over Σ of others, which contain them: ``Share("tp", "tp fn")``. A name that stands twice counts
+    """Σ of some counts over Σ of others, which contain them: ``Share("tp", "tp fn")``. A name that is twice counts
     twice."""
 
     top: str

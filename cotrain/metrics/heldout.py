@@ -286,7 +286,7 @@ def trajectories_in(episode: Episode) -> tuple[Trace, ...]:
     """One trace for each trajectory of an episode, in address order; who judges one names it by its first trace.
 
     A trajectory of several training sequences is joined to what no model has read, for figures alone. A reward of the
-    whole counts once. Of one conversation what was shown and noted last stands; of several conversations the mean of a
+    whole counts once. Of one conversation what was shown and noted last is; of several conversations the mean of a
     number, and the last of all else.
     """
     if not any(trace.trajectory for trace in episode.traces):

@@ -367,7 +367,7 @@ EVALUATION = (
     Metric(key="updates/{policy}", meaning="optimiser steps so far", unit=COUNT),
 )
 
-# Of several names that match, the first one counts.
+# If several names match, the first one counts.
 TABLE: tuple[Metric, ...] = (*RUN, *SOLVER, *VERIFIER, *SAID, *CREDIT, *LEARNING, *EVALUATION)
 _PLACES = {metric.name: place for place, metric in reversed(list(enumerate(TABLE)))}
 

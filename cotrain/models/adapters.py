@@ -50,7 +50,7 @@ ALL_LINEAR = "all-linear"
 PROBED = 8  # tokens on which a merged model is compared
 FAR = 1e-3  # the share of the logits' spread that rounding may change
 SAVED_PREFIX = "base_model.model."  # prefix of every weight in a file of PEFT's
-PLAIN = {  # settings of PEFT under which an adapter is two matrices beside each layer, on an unchanged base
+PLAIN = {  # settings of PEFT under which an adapter is two matrices next to each layer, on an unchanged base
     "task_type", "peft_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
     "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "lora_dropout", "fan_in_fan_out",
     "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "ensure_weight_tying",

@@ -1,4 +1,4 @@
-"""Ends of sequence that stand beside a model: in generation_config.json, or in config.json alone.
+"""Ends of sequence that stand next to a model: in generation_config.json, or in config.json alone.
 
 ``generate`` of transformers and vLLM stop at both. What transformers makes up says nothing: a configuration without
 ends has those of its class, and is saved with them. So an end of config.json is heeded where its authors have written
@@ -34,7 +34,7 @@ def written_ends(directory: Path) -> GenerationConfig | None:
 
 
 def _ends(value: Any) -> GenerationConfig:
-    """The value as it stands: whoever reads it says what is wrong with it."""
+    """The value as it is: whoever reads it says what is wrong with it."""
     settings = GenerationConfig()
     settings.eos_token_id = value
     return settings

@@ -37,7 +37,7 @@ SIZES = (  # that are at least 1 where a model has them
     *(*LAYERS, "hidden_size", "n_embd", "num_attention_heads", "n_head", "num_key_value_heads", "head_dim"),
     *("intermediate_size", "n_inner", "vocab_size", "max_position_embeddings", "n_positions"),
 )
-MOST = {"experts": 2**14, "heads": 2**14}  # of what there is by its name; a library would build for hours
+MOST = {"experts": 2**14, "heads": 2**14}  # largest number of each kind of part; a library would build more for hours
 WIDEST = 2**40  # the largest of any of these sizes
 
 

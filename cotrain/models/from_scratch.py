@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, Pr
 
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.seeding import seed_of
+from cotrain.models.linear import use_onednn
 from cotrain.models.load import ATTENTION
 
 KINDS = {"llama": LlamaConfig, "qwen3": Qwen3Config}
@@ -70,4 +71,5 @@ def new_model(config: PretrainedConfig, seed: int) -> PreTrainedModel:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed_of("new_model", seed))
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=ATTENTION)
+    use_onednn(model)
     return model.eval()

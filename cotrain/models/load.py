@@ -52,6 +52,7 @@ from cotrain.models.files import (
     shapes_in,
     weight_files,
 )
+from cotrain.models.linear import use_onednn
 from cotrain.models.memory import out_of_memory
 from cotrain.prompts.render import Renderer, generation_config_of
 
@@ -116,7 +117,7 @@ def load_model(
     """Load a causal LM in evaluation mode, and its tokenizer.
 
     Args:
-        name: directory, Hub name with or without "@revision", or an shipped model that speaks, such as "shipped".
+        name: directory, Hub name with or without "@revision", or a shipped model that speaks, such as "shipped".
         dtype: of the weights in memory, whatever they are stored in.
         attn_implementation: "eager", "flash_attention_2" …; None: "sdpa", or "eager" where a model has no other.
         trust_remote_code: run Python files that come with the model. They may do anything that you may.
@@ -189,6 +190,7 @@ def _load_checked(
     if not trust_remote_code:  # names and shapes alone: what does not belong together is never built
         _read_model(kind, name, directory, dtype, how, device_map="meta")
     result = _read_model(kind, name, directory, dtype, how, trust_remote_code=trust_remote_code, **special or {})
+    use_onednn(result)
     return result.eval()
 
 
@@ -247,7 +249,7 @@ def report_model_errors(where: str, what: str = "") -> Iterator[None]:
         why = f"its *.safetensors are cut short or damaged ({first_line(error)}); copy them again"
         raise ModelError(f"{where}: {why}", code="E_WEIGHTS_DAMAGED") from error
     except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of libraries in Rust
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # raised by libraries in Rust
             raise
         why = "memory ran out; free some" if out_of_memory(error) else first_line(error)
         raise ModelError(f"{where}: {what}cannot be read: {why}", code="E_MODEL_UNREADABLE") from error

@@ -1,6 +1,6 @@
 """Telling out-of-memory errors from others, so that the work can be done again in smaller parts.
 
-A GPU says so by ``torch.OutOfMemoryError``, or by an error of CUDA or cuBLAS where memory is taken beside torch's
+A GPU says so by ``torch.OutOfMemoryError``, or by an error of CUDA or cuBLAS where memory is taken next to torch's
 allocator. On a CPU torch's allocator raises a plain RuntimeError, Python a MemoryError. Who sees one drops what it
 holds first, and begins again only after the ``except`` block, as the traceback keeps tensors alive.
 

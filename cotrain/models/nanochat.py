@@ -2,7 +2,7 @@
 export --to nanochat``.
 
 nanochat writes ``model_000123.pt`` and ``meta_000123.json`` side by side, and ``tokenizer/tokenizer.pkl``, a pickled
-``tiktoken.Encoding``, beside the folder of checkpoints. Neither pickle can run code: ``torch.load`` reads the weights
+``tiktoken.Encoding``, next to the folder of checkpoints. Neither pickle can run code: ``torch.load`` reads the weights
 with ``weights_only``, ``tiktoken_encoding.py`` the tokenizer.
 
 Two architectures are read, and told apart by their weights: that of nanochat's first months, which is transformers' own
@@ -10,7 +10,7 @@ Two architectures are read, and told apart by their weights: that of nanochat's 
 What nanochat tried in between had other constants that a checkpoint does not hold, and its present code reads none of
 it either; such checkpoints are refused by the name of a weight.
 
-What the checkpoint does not say stands here as nanochat's code has it: logits capped at 15, a feed-forward of
+What the checkpoint does not say is here as nanochat's code has it: logits capped at 15, a feed-forward of
 4 · n_embd, ``F.rms_norm`` with its own ε; of the first architecture also a rotary base of 10,000. Weights are written
 as float32, so that nothing is rounded. Left out: optimiser state.
 """
@@ -40,7 +40,7 @@ from cotrain.models.tiktoken_encoding import encoding_state, pickle_encoding, re
 from cotrain.storage.file_ops import filled_directory
 from cotrain.storage.kept_work import claim_place
 
-Config = NanoChatConfig | NanoChatGPTConfig  # of the first architecture, and of the present one
+Config = NanoChatConfig | NanoChatGPTConfig  # configurations of the first architecture and of the present one
 SIZES = {
     "vocab_size": "vocab_size",
     "n_embd": "hidden_size",
@@ -59,7 +59,8 @@ LAYER = {
 }
 GATE = "attn.ve_gate"  # in layers with a value embedding
 OLD_WEIGHTS = {"transformer.wte.weight": "model.embed_tokens.weight", "lm_head.weight": "lm_head.weight"}
-SCALARS = ("resid_lambdas", "x0_lambdas", "smear_lambda", "backout_lambda", "smear_gate.weight")  # of later ones
+# Weights of later architectures.
+SCALARS = ("resid_lambdas", "x0_lambdas", "smear_lambda", "backout_lambda", "smear_gate.weight")
 PADDED_TO = 64  # nanochat rounds its vocabulary up to a multiple
 BOS = "<|bos|>"
 USER = ("<|user_start|>", "<|user_end|>")

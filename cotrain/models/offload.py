@@ -10,7 +10,7 @@ A policy is woken before each of its passes, by what selects its adapter too, so
 not asked for stays where it is until another policy needs the device: one that works alone is never moved. Parts are
 the base of a model, without adapters, and each adapter. Copies are exact, so results have the same bits.
 
-The moments of optimisers rest by themselves (``learner/learner.py``). Left out: pinned memory, copies beside
+The moments of optimisers rest by themselves (``learner/learner.py``). Left out: pinned memory, copies next to
 computation, and keys and values of conversations that go on, which stay on the device.
 """
 

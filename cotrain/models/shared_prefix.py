@@ -1,7 +1,7 @@
-"""Attention over sequences that begin alike: what several of them begin with stands once, and the rest branches off.
+"""Attention over sequences that begin alike: what several of them begin with is once, and the rest branches off.
 
 A group of G answers to a prompt of P tokens is G·(P + T) tokens when each is a row of its own, and P + G·T where the
-prompt stands once: with eight answers about as long as the prompt, half of the work of every layer. Answers begin alike
+prompt is once: with eight answers about as long as the prompt, half of the work of every layer. Answers begin alike
 too, and some are the same: then it is less still. Sequences are laid out as a tree, in one row::
 
     P P P P ┬ a a a        place   0 1 2 3 4 5 6 7 8 9 …
@@ -202,7 +202,7 @@ def _attention_weights(queries: Tensor, seen: Tensor, future: Tensor, window: in
     width = seen.shape[1]
     scores = torch.bmm(queries.reshape(groups, -1, size), seen.transpose(1, 2))
     by_query = scores.view(groups, count, repeat, width)
-    by_query[..., width - count :] += future[:count, :, :count]
+    by_query[..., width - count :].add_(future[:count, :, :count])
     if window is not None and width > window:
         own_places = torch.arange(width - count, width, device=queries.device)
         distance = own_places[:, None] - torch.arange(width, device=queries.device)
@@ -258,7 +258,7 @@ def branches_of(pieces: Sequence[Piece]) -> Branches:
     return Branches(pieces=tuple(pieces), positions=torch.cat(positions)[None], before=before)
 
 
-# -- Sequences as a tree: up to where they part, what they have in common stands once.
+# -- Sequences as a tree: up to where they part, what they have in common is once.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,7 +281,7 @@ class _Subtree:
 
 
 def prefix_tree(sequences: Sequence[tuple[int, ...]]) -> PrefixTree:
-    """Lay out sequences so that what they begin with alike stands once, and equal ones are one.
+    """Lay out sequences so that what they begin with alike is once, and equal ones are one.
 
     The row depends on the sequences alone and not on their order, in which ``places`` are.
     """

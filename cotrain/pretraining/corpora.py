@@ -122,7 +122,7 @@ def text_file(path: str | Path, min_characters: int = 400) -> Corpus:
 def jsonl_file(path: str | Path, aside: Quarantine | None = None) -> Corpus:
     """A file of JSON lines (``.gz`` too) or parquet whose every row is in one of the layouts above.
 
-    A text in a column ``system`` is the first message. Tools and pictures beside messages are refused, other columns
+    A text in a column ``system`` is the first message. Tools and pictures next to messages are refused, other columns
     counted in ``notes``. Raises DataError with row (from 1) and column for whatever else is found, or sets such a row
     ``aside``, at most half of all.
     """
@@ -219,8 +219,8 @@ def _epoch_order(size: int, epoch: int, seed: int) -> list[int]:
 
 
 def _read_paragraphs(path: Path) -> Iterator[str]:
-    """Return what stands between empty lines, without white space at its ends."""
-    lines: list[str] = []  # of this paragraph
+    """Return what is between empty lines, without white space at its ends."""
+    lines: list[str] = []  # lines of this paragraph
     size = 0  # their bytes
     at = 0  # bytes in front of this line
     try:

@@ -3,7 +3,7 @@
 Running text becomes BOS text END, all of it learned. A conversation is rendered exactly as in play, token by token;
 pretraining learns all of it, supervised training the replies of the assistant with their stop token.
 
-Before training a finite corpus is looked at as a whole (``examine``), and what will not be learned as it stands is
+Before training a finite corpus is looked at as a whole (``examine``), and what will not be learned as it is is
 told: conversations that are longer than a row are left out, texts that are longer than a batch are read in parts, or of
 an endless corpus left out. A reply that cannot follow its prompt, and a conversation that was rendered to text before,
 are refused.
@@ -30,7 +30,8 @@ from cotrain.prompts.thoughts import begins_with_thought
 PROBE = 200  # items of an endless corpus that are looked at before training begins
 CHUNK = 200  # items that are looked at in one go
 MOST_LEFT_OUT = 0.5  # share of conversations; above it the limit is taken for a mistake
-_RENDERED = re.compile(r"\s*(?:<\|\w+\|>|<｜[^｜<>]+｜>|<start_of_turn>|<s>\s*\[INST\]|\[INST\])")  # of any family
+# Marks of any family of chat templates.
+_RENDERED = re.compile(r"\s*(?:<\|\w+\|>|<｜[^｜<>]+｜>|<start_of_turn>|<s>\s*\[INST\]|\[INST\])")
 
 
 def document_reader(
@@ -88,7 +89,7 @@ class Examined:
     conversations: int = 0
     texts: int = 0
     left_out: int = 0  # conversations that are longer than they may be
-    texts_left_out: int = 0  # of an endless corpus, those that are longer than a batch
+    texts_left_out: int = 0  # texts of an endless corpus that are longer than a batch
     in_parts: int = 0  # texts that are longer than a batch
     longest: int = 0  # tokens of the longest conversation
     control_texts: int = 0  # texts that name control tokens of the model behind their beginning
@@ -211,7 +212,7 @@ def _parts_of(text: str, tokenizer: PreTrainedTokenizerBase, most: int) -> list[
     (document,) = running_documents([text], tokenizer)
     if len(document.ids) <= most:
         return [text]
-    pieces = _halves(text, tokenizer, max(1, most - 2))  # beside the marks of begin and end
+    pieces = _halves(text, tokenizer, max(1, most - 2))  # next to the marks of begin and end
     last = len(pieces) - 1
     return [TextPart(piece, begins=i == 0, ends=i == last) for i, piece in enumerate(pieces)]
 

@@ -58,7 +58,7 @@ class ProblemRow:
     """A row of the file, and what became of it."""
 
     where: str
-    fields: dict[str, Any]  # as it stands
+    fields: dict[str, Any]  # as it is
     row: Row
     held_out: bool  # a run on the file would test on it
     text: str = ""  # what was written last
@@ -82,7 +82,7 @@ def read_problems(path: str, question: str, answer: str) -> list[ProblemRow]:
 
 
 def numbers_of(text: str) -> Counter[str]:
-    """The numbers of a text, each with how often it stands there: "1,200", "1200" and "two" are 1200, 1200 and 2."""
+    """The numbers of a text, each with how often it is there: "1,200", "1200" and "two" are 1200, 1200 and 2."""
     numbers = (NUMBER_WORDS.get(one, one.replace(",", "")) for one in _NUMBER_OR_WORD.findall(normal_question(text)))
     return Counter(one for one in numbers if one[0].isdigit())
 
@@ -184,7 +184,7 @@ def paraphrase_file(
     seed: int,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Write the rows of a file with their paraphrases to ``out``, and those that got none beside it, with the reason.
+    """Write the rows of a file with their paraphrases to ``out``, and those that got none next to it, with the reason.
     Returns counts: of what was ``written``, was ``present``, is ``held_out``, and is ``refused``, by reason.
 
     A command that was stopped or killed goes on with what it has written. Raises ConfigError for one of the package's

@@ -44,7 +44,7 @@ from cotrain.storage.file_ops import replace_file
 from cotrain.storage.schemas import RESULT
 
 Parts = Sequence[tuple[Corpus, int]]  # corpora with integer weights
-SAMPLE_BEGINS, SAMPLE_TOKENS = 8, 96  # of the text that is shown at the end
+SAMPLE_BEGINS, SAMPLE_TOKENS = 8, 96  # length of the text that is shown at the end
 CONTEXT = 1024  # tokens that a new model is made for, where its rows are not longer
 TOKENIZER_SAMPLE = 5_000  # items that a new tokenizer learns from
 
@@ -181,8 +181,8 @@ def train_and_save(
     ranks: Ranks = ALONE,
 ) -> TrainingOutcome:
     """Hold out, tokenize, train, write: what pretraining and supervised training have in common. ``taught`` is written
-    into ``result.json`` beside the figures. ``about``: more of what a run must have in common with the one that it goes
-    on with. ``merge`` makes the model that is written; by default it is ``network``."""
+    into ``result.json`` next to the figures. ``about``: more of what a run must have in common with the one that it
+    goes on with. ``merge`` makes the model that is written; by default it is ``network``."""
     batch = plan.rows * plan.length
     longest = plan.length if replies_only else batch
     resumed = (Path(out) / SETTINGS).is_file()

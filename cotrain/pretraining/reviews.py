@@ -136,7 +136,7 @@ def own_reviews(
     none of right, or none of wrong solutions."""
     roles_by_name = {"solver": solver, "verifier": verifier_of(model, form, max_tokens, verdict, prompt)}
     reviews_of: dict[bool, dict[str, Item]] = {True: {}, False: {}}  # by the truth, then by address
-    solution_counts = {True: 0, False: 0}  # of those that can be read, by the truth
+    solution_counts = {True: 0, False: 0}  # readable solutions by their truth
     lost_reasons = Counter[str]()
 
     opened = open_player(model, path, roles_by_name, device=device, seed=seed, aside=aside, say=say)

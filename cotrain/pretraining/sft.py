@@ -57,8 +57,8 @@ def sft(
     """Fine-tune ``model`` on ``tokens`` tokens of conversations (prompts and padding counted) and write it to ``out``.
 
     ``conversations`` is one corpus or several with integer weights. Running text in a corpus is learned whole.
-    ``taught`` says what for, in JSON, and is written beside the figures into ``result.json``. Where it names a
-    ``role``, the model keeps how that role is asked and read (``common_roles.keep_taught_roles``), beside what
+    ``taught`` says what for, in JSON, and is written next to the figures into ``result.json``. Where it names a
+    ``role``, the model keeps how that role is asked and read (``common_roles.keep_taught_roles``), next to what
     ``model`` had kept.
     A conversation longer than ``length`` is left out, and ``say`` hears how many; if most are, it is a DataError.
     With ``lora`` an adapter is trained, and what is written is the model with the adapter in its weights.

@@ -163,7 +163,7 @@ def open_player(
     aside: Quarantine | None,
     say: Callable[[str], None],
 ) -> Iterator[tuple[list[Task], RolloutRunner]]:
-    """The problems of a file, and a player of ``roles`` of the policy "solver", which is the model as it stands.
+    """The problems of a file, and a player of ``roles`` of the policy "solver", which is the model as it is.
     Problems are graded outside of this process for as long as the context is open. ``say`` hears which columns of the
     file are not read."""
     rows = read_rows(path, _problem_row, aside)
@@ -273,7 +273,7 @@ def _free_solution(row: WorkedRow, role: Role) -> str:
     worked = without_calculator(work)
     lines = _lines_of(worked)
     tagged = _tagged_steps(worked)
-    if tagged:  # what stands behind them is written anew, where its format can be
+    if tagged:  # what is behind them is written anew, where its format can be
         rest = [] if role.answer_format in ENDS else _lines_of(worked.rpartition("</step>")[2])
         lines = [*tagged, *rest]
         work = "\n".join(lines)
@@ -340,7 +340,7 @@ def _parse_row(row: dict[str, Any], where: str) -> WorkedRow:
 
 
 def _parse_reply(row: dict[str, Any], where: str) -> WorkedRow:
-    """A row whose worked text is a reply: in messages, or a completion beside its prompt."""
+    """A row whose worked text is a reply: in messages, or a completion next to its prompt."""
     is_dialogue = "messages" in row or "conversations" in row
     if is_dialogue:
         column = "messages" if "messages" in row else "conversations"

@@ -87,8 +87,8 @@ class TrainingPlan:
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.0
     warmup: int = 0  # steps
-    decay_fraction: float = 1.0  # of all steps, at the end
-    shape: str = "linear"  # of the decay: "linear", "cosine", "wsd"
+    decay_fraction: float = 1.0  # the last share of all steps
+    shape: str = "linear"  # shape of the decay: "linear", "cosine", "wsd"
     clip: float = 1.0  # largest gradient norm
     micro: int = 0  # rows of one forward pass; 0: the whole batch at once
     isolate: bool = True  # documents in one row do not see each other
@@ -107,8 +107,8 @@ class TrainingOutcome:
     finished: bool  # False: interrupted, go on with resume=True
     loss: float  # training loss of the last step, nats per token; NaN when no step was done
     validation: Mapping[str, float]  # by name, nats per token; empty when none was computed in this call
-    seconds: float  # of this call
-    bits_per_byte: Mapping[str, float] = field(default_factory=dict)  # of the held-out running text, by name
+    seconds: float  # seconds of this call
+    bits_per_byte: Mapping[str, float] = field(default_factory=dict)  # bits per byte of held-out running text, by name
     sample: str = ""  # how the model goes on from the beginning of a held-out text
 
 
@@ -479,7 +479,7 @@ def _catch_signals() -> Iterator[threading.Event]:
 
 
 def read_result(directory: str | Path) -> dict[str, Any]:
-    """Return what a finished ``pretrain`` or ``sft`` wrote beside its model; empty where there is nothing to be
+    """Return what a finished ``pretrain`` or ``sft`` wrote next to its model; empty where there is nothing to be
     read."""
     return try_read_object(Path(directory) / RESULT)
 

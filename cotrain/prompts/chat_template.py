@@ -72,7 +72,7 @@ def _fold_roles(messages: Sequence[Message]) -> list[Message]:
     return folded
 
 
-SECONDS = 1  # of a processor, for a template's trial; a usual one takes a hundredth of one
+SECONDS = 1  # CPU seconds for a template's trial; a usual one takes a hundredth of one
 MEMORY = 2**29  # bytes of its trial
 LONGEST = 10**6  # characters that it may write around short messages
 _PATIENCE = 60.0  # seconds by the clock, after which a trial says nothing
@@ -160,7 +160,8 @@ def _compile_template(source: str) -> Template:
     """As transformers compiles it, without what draws at random."""
     from transformers.utils import chat_template_utils
 
-    compiled: Any = chat_template_utils._compile_jinja_template.__wrapped__(source)  # of our own, not of its cache
+    # A template of our own, not one from its cache.
+    compiled: Any = chat_template_utils._compile_jinja_template.__wrapped__(source)
     compiled.environment.filters["random"] = compiled.environment.globals["lipsum"] = _check_no_chance
     return compiled
 
@@ -176,7 +177,7 @@ def _try_template(source: str, special: tuple[tuple[str, str], ...]) -> str:
     from transformers.utils import chat_template_utils  # noqa: F401  whose import is no part of the trial
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads: the copy runs Python alone
+        warnings.simplefilter("ignore", DeprecationWarning)  # about fork with threads: the copy runs Python alone
         try:
             child = os.fork()
         except OSError:  # no more processes here: then there is no trial

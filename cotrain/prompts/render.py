@@ -13,7 +13,7 @@ control nothing (``<step>``) stay single tokens.
 Harmless contents are encoded in one stretch with the template around them, which gives the same ids as the
 tokenizer's own ``apply_chat_template``. Replies are encoded alone, because a sampled reply begins on a token boundary;
 tokenizers that begin a text in another way than they go on with one (SentencePiece puts a space before its first word)
-are given the end of what stands before, and the rest of the ids is taken.
+are given the end of what is before, and the rest of the ids is taken.
 
 Some templates look into contents: they drop the thoughts of earlier turns, take out a flag, escape, repeat. The text of
 every prompt is the template's own rendering; where the placeholders do not give it, it is rendered with the beginnings
@@ -54,6 +54,7 @@ _MARK = ("\ue000", "\ue001")  # around the number of a hidden control token
 _PAD = "\t"  # set around a placeholder to see whether the template trims contents
 _MARKED = re.compile(f"{_MARK[0]}(\\d+){_MARK[1]}")
 PLACEHOLDER = "content{}placeholder"
+REMEMBERED = 256  # prompts whose ids are remembered
 _BEFORE = 256  # characters that are encoded in front of a text
 _ANCHORS = ("\n", ".", "a")  # and what is where its tokens would grow together with them
 _EXCHANGE = (Message("user", ""), Message("assistant", ""))  # the shortest conversation with a reply
@@ -99,7 +100,7 @@ class Rendering(Protocol):
     def offsets(self, ids: Sequence[int]) -> list[int]: ...
 
 
-CALL_TOKENS = ("<|python_start|>", "<|python_end|>", "<|output_start|>", "<|output_end|>")  # of nanochat
+CALL_TOKENS = ("<|python_start|>", "<|python_end|>", "<|output_start|>", "<|output_end|>")  # tokens of nanochat
 
 
 class Renderer:
@@ -122,6 +123,7 @@ class Renderer:
     def _prepare_tokens(self, tokenizer: PreTrainedTokenizerBase, generation_config: GenerationConfig | None) -> None:
         self._template = ChatTemplate.from_tokenizer(tokenizer)
         self._layouts: dict[tuple[tuple[str, ...], bool], _Layout | str] = {}
+        self._encoded: dict[tuple[tuple[Piece, ...], str], tuple[int, ...]] = {}  # at most ``REMEMBERED``
         self._control = set(tokenizer.all_special_ids)  # ids that carry no text
         self._control |= {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._decoder = Decoder(tokenizer, self._control)
@@ -172,7 +174,19 @@ class Renderer:
         return self._pieces_of(messages, opening=True)
 
     def encode_pieces(self, pieces: Sequence[Piece], before: str = "") -> tuple[int, ...]:
-        """Their ids, behind the text ``before``. Replies are encoded alone; no content becomes a control token."""
+        """Their ids, behind the text ``before``. Replies are encoded alone; no content becomes a control token.
+
+        The newest are remembered, as all answers of a group have one prompt."""
+        key = (tuple(pieces), before)
+        ids = self._encoded.get(key)
+        if ids is None:
+            ids = self._encode_pieces(pieces, before)
+            if len(self._encoded) == REMEMBERED:
+                self._encoded.clear()
+            self._encoded[key] = ids
+        return ids
+
+    def _encode_pieces(self, pieces: Sequence[Piece], before: str) -> tuple[int, ...]:
         ids: list[int] = []
         stretch: list[Piece] = []
         for text, origin in pieces:
@@ -568,7 +582,7 @@ class Renderer:
         return self._encode_alone(first_half, before) + self._encode_alone(content[half:], before + first_half)
 
     def _tokenize(self, text: str, before: str = "", split_special_tokens: bool = False) -> list[int]:
-        """The ids of a text as it stands behind another one."""
+        """The ids of a text as it is behind another one."""
 
         def ids_of(whole: str) -> list[int]:
             how = {"add_special_tokens": False, "split_special_tokens": split_special_tokens}
@@ -619,7 +633,7 @@ def _reply_slot_in(layout: _Layout) -> tuple[int, _Slot]:
 
 
 def generation_config_of(model: PreTrainedModel) -> GenerationConfig | None:
-    """Return what a model's authors wrote beside it, such as its stop tokens; what transformers makes up says nothing.
+    """Return what a model's authors wrote next to it, such as its stop tokens; what transformers makes up says nothing.
     Ends of sequence that stand in config.json alone were noted when the model was read (``models/ends.py``)."""
     settings = getattr(model, "generation_config", None)  # a model that scores has none
     if settings is not None and not settings._from_model_config and settings.eos_token_id is not None:

@@ -2,10 +2,10 @@
 
 Two sets: short ones for the shipped base, which knows its tasks by heart, and ``*_FULL`` ones that explain the tags to
 any chat model. Templates are strings with ``{field}`` marks. How further roles are asked is in
-``formats/role_prompts.py``; what a single method asks stands with the method.
+``formats/role_prompts.py``; what a single method asks is with the method.
 
 ``fill_template`` reads a template once, from left to right, and never looks at the values: a solution that contains
-``{problem}`` or a lone brace is copied as it stands. Left out on purpose: ``str.format`` (its fields can reach into
+``{problem}`` or a lone brace is copied as it is. Left out on purpose: ``str.format`` (its fields can reach into
 attributes, and it trips over braces in LaTeX) and template engines.
 """
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-FINAL_CHANNEL = "<|channel|>final<|message|>"  # of gpt-oss; it stands without a thought in front of it, too
+FINAL_CHANNEL = "<|channel|>final<|message|>"  # from gpt-oss; it occurs without a thought in front of it, too
 TAGS = {  # what opens a thought, and what closes it
     "<think>": "</think>",
     "<thinking>": "</thinking>",

@@ -35,7 +35,7 @@ from cotrain import (
     recipe,
 )
 from cotrain.config.team import cast_roles, team_objectives
-from cotrain.core.arguments import Positive
+from cotrain.core.arguments import Positive, check_called_with
 from cotrain.core.errors import UnknownName
 from cotrain.core.notes import Metadata
 from cotrain.core.types import RolloutFn
@@ -180,6 +180,8 @@ def agent(
     max_tokens: Positive = 512,  # of an answer
 ) -> Recipe:
     assert not isinstance(agent, str) and not isinstance(reward, str)  # the recipe has loaded them
+    if reward is not None:
+        check_called_with("reward of agent", reward, "task", "answer")
     names = [name.strip() for name in models.split(",")]
     learners = [name.strip() for name in learns.split(",")] if learns else names
     for name in learners:

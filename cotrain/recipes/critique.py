@@ -1,25 +1,30 @@
-"""Critique-GRPO: failed answers are criticised and revised, and what a revision gets right is learned without the
-critique.
+"""Critique-GRPO: failed solutions are criticised and revised, and right revisions are learned as if nobody had helped.
 
-Zhang et al. 2025 (arXiv 2506.03106). Of each problem a group of solutions is drawn. A critic reviews those that are
-wrong, the generator revises each of them with the review before it, and the first ``join`` revisions that are right
-join the group: as answers to the problem alone. Advantages are r − mean of the group, without a standard deviation; a
-loss is the sum over tokens by a fixed length. Tokens of a revision, which the generator would not have said unasked,
-have neither ratio nor clip but −A · π/(π + ``gamma``), γ = 0.1.
+Zhang et al. 2025 (arXiv 2506.03106). The generator is trained. It writes a group of solutions of each problem; a critic
+reviews the wrong ones, and the generator revises each with its review in the prompt. The first ``join`` right revisions
+join the group, as answers to the problem alone. The advantage A is r − mean of the group, without a standard deviation,
+and the loss of an answer is the sum over its tokens, divided by a fixed length. The generator would hardly have sampled
+a revision without the critique, so its tokens have no importance ratio and no clip. Their loss is −A · π/(π + γ),
+γ = 0.1.
 
-Controls are parameters: ``critic="none"`` is GRPO in everything else the same; "frozen" and "self" (the generator under
-the prompt of a verifier) never learn to criticise, "trained" is paid as in RL Tango for the final verdict, "oracle" is
-the frozen one with the truth in the place of its verdicts. ``paid_by="gain"`` pays a trained critic for what its
-critique is good for, whether the revision is right minus whether the solution was (ICRL, arXiv 2605.15224); its control
-is ``paid_by="verdict"``, with everything else the same. ``refine="all"`` revises right solutions too. ``leak=True``
-is a negative control: the gold answer stands below the critique that the refiner reads, as in the authors' default
-(``simple_gt``), and gains are those of copying it. It is in no other prompt, and otherwise in none.
+Controls are parameters:
 
-Different from the authors' code: revisions come on top of the group instead of taking the place of its first answer,
-and where none is right none joins (there the best one does). From ICRL: there one model is solver and critic, several
-revisions follow each critique, and a token of a revision is weighed by the ratio of its probabilities without and with
-the critique; here the two are apart, one revision follows, and it is weighed by γ as above. Left out: textual critiques
-made with the reference solution.
+- ``critic``: "none" is GRPO with everything else the same. "frozen" has a critic of its own that is never trained,
+  "self" the generator under the prompt of a verifier. "trained" learns from its final verdicts, as in RL Tango.
+  "oracle" is the frozen critic, with the truth written over its verdicts.
+- ``paid_by="gain"``: a trained critic earns the gain of its critique, [revision right] − [solution right] (ICRL, arXiv
+  2605.15224). Its control is ``paid_by="verdict"``.
+- ``refine="all"``: right solutions are revised too.
+- ``leak=True``: a negative control. The refiner reads the gold answer below the critique, as in the authors' default
+  (``simple_gt``), so that gains are those of copying it. No other prompt ever has the gold answer.
+
+What differs from the authors' code: revisions are added to the group, where theirs replaces the first answer of it; and
+where no revision is right none joins, where theirs adds the best one.
+
+What differs from ICRL: solver and critic are two policies, theirs one. One revision follows each critique, theirs
+several. Its tokens are weighed by γ as above, theirs by the ratio of their probabilities without and with the critique.
+
+Left out: textual critiques made with the reference solution.
 """
 
 from __future__ import annotations
@@ -77,11 +82,11 @@ async def solve_and_revise(
     join: NotNegative = 1,
     leak: bool = False,
 ) -> None:
-    """``samples`` solutions, critiques and revisions, see above.
+    """``samples`` solutions, their critiques and revisions, see above.
 
-    The reward ``outcome`` is that of the answer; a revision that does not join gets none. ``paid_by="gain"`` adds the
-    reward ``gain`` of each critique whose revision could be graded, and asks for no critique that nobody revises by.
-    Where nobody of a group solved the problem, metadata of its first solution say whether it was ``rescued``.
+    A solution has the reward ``outcome``, and so has a revision that joins; others have none. With ``paid_by="gain"`` a
+    critique has the reward ``gain`` where its revision could be graded, and only solutions that are revised have a
+    critique. Where no solution of a group is right, metadata of the first one say whether a revision was (``rescued``).
     """
     solutions = await attempts(task, roles, samples)
     for solution in solutions:
@@ -94,7 +99,7 @@ async def solve_and_revise(
     if refine == "failed":
         revisable = [solution for solution in readable if not CORRECT.require(solution)]
 
-    # A critic that learns from its verdicts also judges what nobody revises.
+    # A critic that learns from its verdicts also reviews the solutions that are not revised.
     learns_from_verdicts = critic == "trained" and paid_by == "verdict"
     critiques = await write_critiques(task, roles, readable if learns_from_verdicts else revisable)
 
@@ -128,7 +133,8 @@ async def solve_and_revise(
 
 
 async def write_critiques(task: Task, roles: Roles, solutions: list[Turn]) -> dict[str, Turn]:
-    """Id of a solution → its review. Reviews of all solutions of a problem are compared with each other."""
+    """Review each solution once; returns id of a solution → its review. The reviews of all solutions of a problem are
+    one group, which GRPO compares."""
     calls = [review(task, roles, solution, group=f"{solution.group}/reviews") for solution in solutions]
     critiques = {}
     for solution, [review_turn] in zip(solutions, await gather(calls), strict=True):
@@ -138,8 +144,7 @@ async def write_critiques(task: Task, roles: Roles, solutions: list[Turn]) -> di
 
 
 def critique_text(review_turn: Turn, solution: Turn, critic: str) -> str:
-    """Return what the refiner reads: the review as it was written, with the truth for its verdicts where an oracle
-    speaks."""
+    """Return what the refiner reads: the review as it was written; by an oracle, with the truth for its verdicts."""
     if critic != "oracle":
         return review_turn.text
     return corrected_review(review_turn.text, STEP_OK.of(solution) or [], CORRECT.require(solution))
@@ -152,11 +157,13 @@ def critique(
     critic_lr: float = 2e-4,  # learning rate of the critic
     entropy: Weight = 0.001,  # weight of the entropy bonus
     critic: Literal["none", "oracle", "frozen", "trained", "self"] = "frozen",  # who criticises
-    paid_by: Literal["verdict", "gain"] = "verdict",  # a trained critic's pay: its verdict, or what its revision gains
-    critic_model: str | None = None,  # begins the critic; by default the generator's model
-    refine: Literal["failed", "all"] = "failed",  # which solutions are revised
-    join: int = 1,  # right revisions that join the group
-    gamma: Weight = 0.1,  # γ of the shaped loss
+    paid_by: Literal[
+        "verdict", "gain"
+    ] = "verdict",  # reward of a trained critic: a true verdict, or the revision's gain
+    critic_model: str | None = None,  # initial weights of the critic; by default the generator's model
+    refine: Literal["failed", "all"] = "failed",  # solutions that are revised
+    join: int = 1,  # right revisions that join the group, at most
+    gamma: Weight = 0.1,  # γ of the loss of revisions
     leak: bool = False,  # show the refiner the gold answer
 ) -> Recipe:
     if leak and critic == "none":
@@ -170,9 +177,19 @@ def critique(
             code="E_GAIN_WITHOUT_LEARNER",
         )
     initial_critic = critic_model or run.model
-    revises = critic != "none"
+    has_critic = critic != "none"
+
+    policies = {"generator": run.learner(), **run.reference_policies()}
     solver = common_roles.solver("generator", run.model)
-    learn = DrGRPO(
+    roles = {"solver": solver}
+    measures = [measure_solver("solver", 8)]
+    if has_critic:
+        roles["refiner"] = common_roles.refiner("generator", run.model)
+        roles["verifier"] = common_roles.verifier("generator" if critic == "self" else "critic", initial_critic)
+        measures += [measure_solver("refiner", 1), measure_verifier("verifier")]
+
+    # The generator learns from its solutions, and from right revisions under the prompt of the solver.
+    learn_to_solve = DrGRPO(
         reward_weights={OUTCOME: 1.0},
         edit_after=(drop_flat_groups, TrainWithPromptOf("solver")),
         loss=Shaped(gamma, ScoreFunction()),
@@ -181,33 +198,30 @@ def critique(
         kl=run.kl_penalty(),
         entropy=entropy,
     )
-    also = ("refiner",) if revises else ()
-    objectives = {"generator": Objective(policy="generator", role="solver", extra_roles=also, algorithm=learn)}
-    policies = {"generator": run.learner(), **run.reference_policies()}
-    roles = {"solver": solver}
-    measures = [measure_solver("solver", 8)]
-    if revises:
-        roles["refiner"] = common_roles.refiner("generator", run.model)
-        roles["verifier"] = common_roles.verifier("generator" if critic == "self" else "critic", initial_critic)
-        measures += [measure_solver("refiner", 1), measure_verifier("verifier")]
+    revising_roles = ("refiner",) if has_critic else ()
+    objectives = {
+        "generator": Objective(policy="generator", role="solver", extra_roles=revising_roles, algorithm=learn_to_solve)
+    }
+
     if critic == "trained":
-        pay = GAIN if paid_by == "gain" else AGREEMENT
-        criticise = GRPO(reward_weights={pay: 1.0, FORMAT: 0.8}, sum_rewards_first=True)
-        objectives["critic"] = Objective(policy="critic", role="verifier", algorithm=criticise)
+        signal = GAIN if paid_by == "gain" else AGREEMENT
+        learn_to_criticise = GRPO(reward_weights={signal: 1.0, FORMAT: 0.8}, sum_rewards_first=True)
+        objectives["critic"] = Objective(policy="critic", role="verifier", algorithm=learn_to_criticise)
         policies["critic"] = run.learner(initial_critic, lr=critic_lr)
     elif critic in ("frozen", "oracle"):
         policies["critic"] = frozen(initial_critic)
-    play = partial(solve_and_revise, critic=critic, join=join, leak=leak)
+
+    protocol = partial(solve_and_revise, critic=critic, join=join, leak=leak)
     if paid_by == "gain":
-        play = partial(play, paid_by=paid_by)
+        protocol = partial(protocol, paid_by=paid_by)
     return run.recipe(
-        "critique" if revises else "critique-none",
+        "critique" if has_critic else "critique-none",
         policies=policies,
         roles=roles,
         objectives=objectives,
         schedule=constant_schedule(
-            partial(play, samples=run.group_size, refine=refine), *objectives, name="generator", group_size=1
+            partial(protocol, samples=run.group_size, refine=refine), *objectives, name="generator", group_size=1
         ),
-        evaluate=partial(play, refine="all"),
+        evaluate=partial(protocol, refine="all"),
         measures=tuple(measures),
     )

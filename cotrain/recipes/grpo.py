@@ -41,7 +41,7 @@ from cotrain import (
 )
 from cotrain.algorithms.grpo import ALGORITHMS, AlgorithmName
 from cotrain.algorithms.samples import Anneal
-from cotrain.core.arguments import Weight
+from cotrain.core.arguments import Weight, check_called_with
 from cotrain.core.types import RolloutFn
 from cotrain.rollout import common_roles
 from cotrain.rollout.protocols import SOLVED, StepRewards, check_step_rewards
@@ -131,6 +131,7 @@ def grpo(
     # What pays for an answer: the truth, the truth with errors, or a function of the user's.
     protocol: RolloutFn
     if callable(reward):
+        check_called_with("reward of grpo", reward, "task", "answer", "correct")
         outcome = USER_REWARD
         protocol = partial(solve_and_be_paid, reward=reward)
     elif has_noise:

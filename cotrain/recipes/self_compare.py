@@ -1,22 +1,27 @@
-"""V1-PairRL: one policy solves, and as its own verifier compares two of its solutions (Singh et al. 2026, arXiv
-2603.04304). At test time a tournament of such comparisons chooses among its solutions (``rollout/tournament.py``).
+"""V1-PairRL: one policy solves, and compares two of its solutions as its own verifier (Singh et al. 2026, arXiv
+2603.04304).
 
-    J = J_solve + λ · J_compare,   both by GRPO without division by the deviation and without KL, in one step
+    J = J_solve + λ · J_compare
 
-A solution earns 1 where it is right. Of each problem ``pairs`` pairs of its solutions are compared, in both orders and
-``comparisons`` times each, and all comparisons of a pair are a group. A comparison earns
+Both objectives are learned in one step, by GRPO without division by the standard deviation and without KL. A solution
+earns 1 where it is right. Of each problem ``pairs`` pairs of its solutions are compared, in both orders and
+``comparisons`` times each; all comparisons of a pair are one group. A comparison earns
 
-    a letter, or a grade     1 where it names the right one; the pairs have one right and one wrong solution
-    points of both (grm)     the mean of [|v − y| ≤ 0.2] over the two, with v its points in [0, 1] and y 1 for right;
-                             a pair has at least one right solution
+    where it says a letter or a grade      1 if it prefers the right solution. Pairs have a right and a wrong solution
+    where it says points of both (grm)     the mean of [|v − y| ≤ 0.2] over the two, v the points, scaled to [0, 1],
+                                           and y 1 for right, else 0. Pairs have at least one right solution
 
-as in the paper: a comparison that commits itself to nothing earns nothing, and solutions that are wrong in a way that
-is easy to see gain nothing, as pairs of two wrong ones are never shown.
+So, as in the paper, a comparison that is undecided earns nothing. And since two wrong solutions are never compared,
+nothing is gained by writing ones that are easily seen to be wrong.
 
-Controls are parameters: ``comparer="unpaid"`` compares with the same weights and learns nothing from it (the solver is
-plain GRPO), "frozen" compares with the start's. The pointwise self-verifier is ``self_verify --mode joint``.
+In the evaluation a tournament of comparisons chooses among the solutions of a problem (``rollout/tournament.py``).
 
-Left out: the paper's equal budget of rollouts (it halves the solutions of a problem); the window of its tournament.
+Controls are parameters: ``comparer="unpaid"`` compares with the same weights and learns nothing from it, so that the
+solver is plain GRPO; "frozen" compares with the initial weights. The pointwise self-verifier is ``self_verify --mode
+joint``.
+
+What differs from the paper: it halves the solutions of a problem, for an equal budget of rollouts. Left out: the window
+of its tournament.
 """
 
 from __future__ import annotations
@@ -59,7 +64,7 @@ from cotrain.rollout.protocols import SOLVED, attempts
 from cotrain.rollout.tournament import ROUNDS, compare_both_ways, hold_tournament, measure_tournament
 from cotrain.rollout.verifier_roles import Comparison
 
-NEAR = 0.2  # how far points may be from the truth
+TOLERANCE = 0.2  # how far points may be from the truth
 
 
 @gives(*SOLVED, AGREEMENT.to("comparer"), FORMAT.to("comparer"))
@@ -67,28 +72,27 @@ async def compare_own(
     task: Task, roles: Roles, *, samples: Positive, comparisons: Positive, pairs: Positive = 1, points: bool = False
 ) -> None:
     """``samples`` solutions, rewarded as by ``solve``; ``pairs`` of them are compared ``comparisons`` times in each
-    order. ``points``: both of a pair get points, and so both may be right."""
+    order. ``points``: each of a pair gets points, so that both may be right."""
     solutions = await gather([solve(task, roles) for _ in range(samples)])
     chosen_pairs = choose_pairs(solutions, pairs, points=points)
-    judged_ids = set()
+    compared_ids = set()
     for one, other in chosen_pairs:
-        judged_ids |= {one.id, other.id}
+        compared_ids |= {one.id, other.id}
     for solution in solutions:
-        solution.add_metadata(JUDGED, solution.id in judged_ids)
+        solution.add_metadata(JUDGED, solution.id in compared_ids)
 
     calls = [compare_both_ways(task, roles, roles.comparer, one, other, n=comparisons) for one, other in chosen_pairs]
     for (one, other), comparison_turns in zip(chosen_pairs, await gather(calls), strict=True):
-        one_is_right = CORRECT.require(one)
-        other_is_right = CORRECT.require(other)
-        for was_first, turn in comparison_turns:
-            truths = (one_is_right, other_is_right) if was_first else (other_is_right, one_is_right)
-            turn.reward(AGREEMENT, comparison_reward(turn, truths))
+        truths = (CORRECT.require(one), CORRECT.require(other))
+        for one_was_first, turn in comparison_turns:
+            shown_truths = truths if one_was_first else truths[::-1]
+            turn.reward(AGREEMENT, comparison_reward(turn, shown_truths))
             turn.reward(FORMAT, turn.parsed.format_score)
 
 
 def choose_pairs(solutions: Sequence[Turn], most: int, *, points: bool = False) -> list[tuple[Turn, Turn]]:
-    """Up to ``most`` pairs of different readable solutions, drawn: of a right and a wrong one, with ``points`` also of
-    two right ones where there are not enough."""
+    """Draw up to ``most`` pairs of different readable solutions, a right and a wrong one each. With ``points``, pairs
+    of two right ones make up for missing ones."""
     by_text = {solution.tagged_text: solution for solution in solutions if solution.parsed.ok and not solution.failed}
     right = [solution for solution in by_text.values() if CORRECT.require(solution)]
     wrong = [solution for solution in by_text.values() if not CORRECT.require(solution)]
@@ -104,16 +108,23 @@ def choose_pairs(solutions: Sequence[Turn], most: int, *, points: bool = False) 
 
 
 def comparison_reward(turn: Turn, truths: tuple[bool, bool]) -> float:
-    """Return what a comparison of a first and a second solution earns, in [0, 1]."""
-    if isinstance(turn.parsed, Ratings):
-        near = [abs((p - 1) / (BEST - 1) - y) <= NEAR for p, y in zip(turn.parsed.points, truths, strict=True)]
-        return sum(near) / 2
-    return float(bool(turn.parsed.ok) and turn.parsed.final == truths[0])
+    """Return what a comparison earns, in [0, 1]. ``truths``: whether the first and the second of the solutions that it
+    was shown are right."""
+    parsed = turn.parsed
+    if isinstance(parsed, Ratings):
+        n_close = 0
+        for points, is_right in zip(parsed.points, truths, strict=True):
+            value = (points - 1) / (BEST - 1)  # in [0, 1]
+            if abs(value - is_right) <= TOLERANCE:
+                n_close += 1
+        return n_close / 2
+    first_is_right, _ = truths
+    return float(bool(parsed.ok) and parsed.final == first_is_right)
 
 
 @gives()
 async def choose_own(task: Task, roles: Roles, *, samples: Positive, rounds: Positive = ROUNDS) -> None:
-    """``samples`` solutions and their tournament."""
+    """The evaluation: ``samples`` solutions and their tournament."""
     await hold_tournament(task, roles, await attempts(task, roles, samples), rounds=rounds)
 
 
@@ -121,14 +132,14 @@ async def choose_own(task: Task, roles: Roles, *, samples: Positive, rounds: Pos
 def self_compare(
     run: RunConfig,
     *,
-    pairs: int = 1,  # of solutions of a problem
-    comparisons: int = 4,  # of a pair, in each order
-    weight: Weight = 1.0,  # λ of what is learned from comparisons
-    comparer: Literal["trained", "unpaid", "frozen"] = "trained",  # does it learn to compare, and who compares?
-    form: Comparison | None = None,  # of comparisons; by default grm, and thinkrm of a model that knows short formats
-    candidates: int = 8,  # solutions of a held-out problem, and its tournament
-    rounds: int = ROUNDS,  # of the tournament, after the ring
-    clip_high: float = 0.28,  # upper clip of the ratio
+    pairs: int = 1,  # pairs of solutions that are compared, of each problem
+    comparisons: int = 4,  # comparisons of a pair, in each order
+    weight: Weight = 1.0,  # λ: weight of the objective of comparisons
+    comparer: Literal["trained", "unpaid", "frozen"] = "trained",  # unpaid: it does not learn; frozen: initial weights
+    form: Comparison | None = None,  # format of comparisons; by default grm, for models with terse prompts thinkrm
+    candidates: int = 8,  # solutions of a held-out problem, among which the tournament chooses
+    rounds: int = ROUNDS,  # rounds of the tournament, after the first one in a ring
+    clip_high: float = 0.28,  # upper clip of the importance ratio
 ) -> Recipe:
     if min(pairs, comparisons, candidates, rounds) < 1 or run.group_size < 2 or weight <= 0.0:
         raise ConfigError(
@@ -136,29 +147,39 @@ def self_compare(
             f"group_size {run.group_size}, weight {weight}; expected at least 1, of group_size 2, and a weight above 0",
             code="E_SETTING_RANGE",
         )
-    form = form or ("thinkrm" if common_roles.is_terse(run.model) else "grm")
-    learns = comparer == "trained"
-    compares = "reference" if comparer == "frozen" else "model"
-    play = partial(compare_own, samples=run.group_size, comparisons=comparisons, pairs=pairs, points=form == "grm")
-    by = partial(DrGRPO, loss=PPOClip(0.2, clip_high), kl=run.kl_penalty())
-    objectives = {"generator": Objective(policy="model", role="solver", algorithm=by(reward_weights={OUTCOME: 1.0}))}
-    if learns:
-        by_comparing = by(reward_weights={AGREEMENT: 1.0})
-        objectives["comparer"] = Objective(policy="model", role="comparer", algorithm=by_comparing, weight=weight)
+    if form is None:
+        form = "thinkrm" if common_roles.is_terse(run.model) else "grm"
+
+    policies = {"model": run.learner()}
+    if comparer == "frozen":
+        comparing_policy = "reference"
+        policies["reference"] = frozen(run.model)
+    else:
+        comparing_policy = "model"
+        policies |= run.reference_policies()
+
+    loss = PPOClip(0.2, clip_high)
+    learn_to_solve = DrGRPO(reward_weights={OUTCOME: 1.0}, loss=loss, kl=run.kl_penalty())
+    objectives = {"generator": Objective(policy="model", role="solver", algorithm=learn_to_solve)}
+    if comparer == "trained":
+        learn_to_compare = DrGRPO(reward_weights={AGREEMENT: 1.0}, loss=loss, kl=run.kl_penalty())
+        objectives["comparer"] = Objective(policy="model", role="comparer", algorithm=learn_to_compare, weight=weight)
+        protocol = partial(
+            compare_own, samples=run.group_size, comparisons=comparisons, pairs=pairs, points=form == "grm"
+        )
+        schedule = constant_schedule(protocol, "generator", "comparer", name="both", group_size=1)
+    else:
+        schedule = constant_schedule(solve, "generator", name="generator")  # comparisons are only evaluated
+
     made = run.recipe(
         f"self_compare-{comparer}",
-        policies={
-            "model": run.learner(),
-            **({"reference": frozen(run.model)} if comparer == "frozen" else run.reference_policies()),
-        },
+        policies=policies,
         roles={
             "solver": common_roles.solver("model", run.model),
-            "comparer": verifier_roles.comparer(compares, run.model, form),
+            "comparer": verifier_roles.comparer(comparing_policy, run.model, form),
         },
         objectives=objectives,
-        schedule=constant_schedule(play, *objectives, name="both", group_size=1)
-        if learns
-        else constant_schedule(solve, "generator", name="generator"),
+        schedule=schedule,
         evaluate=partial(choose_own, samples=candidates, rounds=rounds),
         measures=(
             measure_solver("solver", candidates),
@@ -166,4 +187,5 @@ def self_compare(
             measure_tournament("solver", candidates),
         ),
     )
+    # ``choose_own`` samples all candidates of a problem itself.
     return replace(made, evaluation=replace(made.evaluation, group_size=1))

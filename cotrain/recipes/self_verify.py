@@ -1,18 +1,25 @@
 """Learning to Self-Verify: one set of weights solves and judges its own answers (Chen et al. 2026, arXiv 2602.07594).
 
-Two objectives on one policy, both GRPO without KL: an answer is paid when it is right, a verdict when it agrees with
-the truth of the answer. In a verification step a group of solutions is sampled for each problem, as many right as wrong
-ones are chosen (``choose_to_review``), and each is reviewed several times; the reviews of one solution are a group. The
-claim: learning to judge improves solving, and learning to solve leaves judging as it was.
+One policy has two objectives, both by GRPO without KL: a solution earns 1 if its answer is right, and a review earns 1
+if its verdict is the truth. In a verification step a group of solutions is sampled for each problem; as many right as
+wrong ones are chosen (``choose_to_review``), and each is reviewed ``reviews`` times. The reviews of one solution are
+compared with each other. The paper's claim: learning to judge improves solving, and learning to solve leaves judging as
+it was.
 
-Controls are parameters: ``mode="alternate"`` (``ratio`` of generation to verification steps), "joint" (both objectives
-in one optimiser step, from the same solutions), "generate" and "verify" (one of the two alone). ``warmup`` puts
-verification steps first: with "generate", the paper's verifier as initial policy. ``balance=False`` reviews solutions
-whatever their truth. The paper has no ``kl``.
+Controls are parameters:
 
-Left out: the buffer of the last five generation steps (here the solutions are fresh, of the weights that judge them);
-its balance over problems, which repeats wrong solutions where there are too few (here each problem has as many right as
-wrong); verdicts that see the final answer alone.
+- ``mode``: "alternate" has ``ratio`` generation and verification steps in turn; "joint" learns both objectives in one
+  optimiser step, from the same solutions; "generate" and "verify" learn one of the two alone.
+- ``warmup``: verification steps before all others. With ``mode="generate"`` this is the paper's arm in which the
+  verifier is the initial policy.
+- ``balance=False``: solutions are chosen for review whether right or wrong.
+
+What differs from the paper:
+
+- Solutions are reviewed by the weights that wrote them; theirs come from a buffer of the last five generation steps.
+- Each problem has as many right as wrong solutions; theirs are balanced over all problems, and wrong ones are repeated
+  where there are too few.
+- Left out: verdicts that see the final answer alone.
 """
 
 from __future__ import annotations
@@ -60,48 +67,54 @@ MIXED = Metadata[bool]("mixed", bool, "has the problem right and wrong solutions
 async def judge_own(
     task: Task, roles: Roles, *, samples: Positive, reviews: Positive, pairs: Positive = 1, balance: bool = True
 ) -> None:
-    """``samples`` solutions, rewarded as by ``solve``; the chosen ones are reviewed ``reviews`` times, rewarded for
-    ``agreement``. Solutions note whether they were ``judged``, and whether their problem was ``mixed``: right and
-    wrong."""
+    """``samples`` solutions, rewarded as by ``solve``. The chosen ones are reviewed ``reviews`` times, and the reviews
+    rewarded for ``agreement`` with the truth."""
     solutions = await gather([solve(task, roles) for _ in range(samples)])
-    readable = [s for s in solutions if s.parsed.ok and not s.failed]
-    right = [CORRECT.require(s) for s in readable]
+    readable = [solution for solution in solutions if solution.parsed.ok and not solution.failed]
+    answers = [solution.parsed.answer for solution in readable]
+    is_right = [CORRECT.require(solution) for solution in readable]
     rng = rng_of("judged", task.id, solutions[0].id)
-    places = choose_to_review([s.parsed.answer for s in readable], right, pairs, rng, balance=balance)
-    judged = [readable[place] for place in places]
+    chosen = choose_to_review(answers, is_right, pairs, rng, balance=balance)
+    judged = [readable[i] for i in chosen]
+
+    is_mixed = len(set(is_right)) == 2
     for solution in solutions:
         solution.add_metadata(JUDGED, solution in judged)
-        solution.add_metadata(MIXED, len(set(right)) == 2)
-    review_turns = await review_all(task, roles, judged, n=reviews)
-    for solution, turns in zip(judged, review_turns, strict=True):
-        for turn in turns:
+        solution.add_metadata(MIXED, is_mixed)
+
+    reviews_by_solution = await review_all(task, roles, judged, n=reviews)
+    for solution, review_turns in zip(judged, reviews_by_solution, strict=True):
+        for turn in review_turns:
             reward_review(turn, CORRECT.require(solution))
 
 
 def choose_to_review(
     answers: Sequence[str], right: Sequence[bool], pairs: int, rng: Random, *, balance: bool = True
 ) -> list[int]:
-    """Places of the solutions to review, in order: ``pairs`` right ones and as many wrong ones, fewer of both where
-    either runs short; without ``balance`` 2 · ``pairs`` of all. On each side distinct answers come first, else chance
-    decides."""
-    places = range(len(answers))
+    """Indices of the solutions to review, in order: ``pairs`` right ones and as many wrong ones, fewer of both where
+    there are too few of either. Without ``balance``, 2 · ``pairs`` of all.
+
+    They are drawn at random, but a solution whose answer was drawn before comes after those with new answers.
+    """
+    indices = range(len(answers))
     if balance:
-        right_places = [place for place in places if right[place]]
-        wrong_places = [place for place in places if not right[place]]
-        sides = [right_places, wrong_places]
-        count = min(pairs, len(right_places), len(wrong_places))
+        right_indices = [i for i in indices if right[i]]
+        wrong_indices = [i for i in indices if not right[i]]
+        sides = [right_indices, wrong_indices]
+        n_chosen = min(pairs, len(right_indices), len(wrong_indices))
     else:
-        sides = [list(places)]
-        count = 2 * pairs
+        sides = [list(indices)]
+        n_chosen = 2 * pairs
 
     chosen: list[int] = []
     for side in sides:
-        times: Counter[str] = Counter()
-        rank: dict[int, int] = {}  # how often the same answer came before
-        for place in rng.sample(side, len(side)):
-            rank[place] = times[answers[place]]
-            times[answers[place]] += 1
-        chosen += sorted(rank, key=lambda place: rank[place])[:count]
+        times_drawn: Counter[str] = Counter()
+        n_same_before: dict[int, int] = {}  # index → how often its answer was drawn before it
+        for i in rng.sample(side, len(side)):
+            n_same_before[i] = times_drawn[answers[i]]
+            times_drawn[answers[i]] += 1
+        new_answers_first = sorted(n_same_before, key=lambda i: n_same_before[i])
+        chosen += new_answers_first[:n_chosen]
     return sorted(chosen)
 
 
@@ -109,13 +122,13 @@ def choose_to_review(
 def self_verify(
     run: RunConfig,
     *,
-    reviews: int = 8,  # of a solution
-    pairs: int = 1,  # of a right and a wrong solution, of each problem
+    reviews: int = 8,  # reviews of each chosen solution
+    pairs: int = 1,  # pairs of a right and a wrong solution that are reviewed, of each problem
     mode: Literal["alternate", "joint", "generate", "verify"] = "alternate",  # what is learned when
     ratio: tuple[int, int] = (5, 1),  # generation and verification steps, in turn
     warmup: int = 0,  # verification steps before all others
     balance: bool = True,  # review as many right as wrong solutions
-    clip_high: float = 0.28,  # upper clip of the ratio
+    clip_high: float = 0.28,  # upper clip of the importance ratio
 ) -> Recipe:
     if reviews < 2 or pairs < 1:
         raise ConfigError(
@@ -123,30 +136,34 @@ def self_verify(
             "compared with each other, and at least 1 pair of solutions a problem",
             code="E_SETTING_RANGE",
         )
-    judging = partial(judge_own, samples=run.group_size, reviews=reviews, pairs=pairs, balance=balance)
+    solve_and_judge = partial(judge_own, samples=run.group_size, reviews=reviews, pairs=pairs, balance=balance)
     phases = (
         Phase(name="generator", protocol=solve, objectives=("generator",)),
-        Phase(name="verifier", protocol=judging, objectives=("verifier",), group_size=1),
-        Phase(name="both", protocol=judging, objectives=("generator", "verifier"), group_size=1),
+        Phase(name="verifier", protocol=solve_and_judge, objectives=("verifier",), group_size=1),
+        Phase(name="both", protocol=solve_and_judge, objectives=("generator", "verifier"), group_size=1),
     )
-    steps_of_phases = {  # how many steps of a round each of the three phases has
-        "alternate": (*ratio, 0),
-        "joint": (0, 0, 1),
-        "generate": (1, 0, 0),
-        "verify": (0, 1, 0),
-    }[mode]
-    played_phases = []
-    played_steps = []
+    if mode == "alternate":
+        steps_in_a_round = (*ratio, 0)  # of each of the three phases
+    elif mode == "joint":
+        steps_in_a_round = (0, 0, 1)
+    elif mode == "generate":
+        steps_in_a_round = (1, 0, 0)
+    else:
+        steps_in_a_round = (0, 1, 0)
+
+    # The phases that have a step, in a round or in the warm-up.
+    used_phases = []
+    used_steps = []
     learners: set[str] = set()
-    for phase, steps in zip(phases, steps_of_phases, strict=True):
+    for phase, n_steps in zip(phases, steps_in_a_round, strict=True):
         is_warmup = phase.name == "verifier" and warmup > 0
-        if steps or is_warmup:
-            played_phases.append(phase)
-            played_steps.append(steps)
+        if n_steps or is_warmup:
+            used_phases.append(phase)
+            used_steps.append(n_steps)
             learners |= set(phase.objectives)
 
-    def make_objective(role: str, reward: Signal) -> Objective:
-        algorithm = GRPO(reward_weights={reward: 1.0}, loss=PPOClip(0.2, clip_high), kl=run.kl_penalty())
+    def make_objective(role: str, signal: Signal) -> Objective:
+        algorithm = GRPO(reward_weights={signal: 1.0}, loss=PPOClip(0.2, clip_high), kl=run.kl_penalty())
         return Objective(policy="model", role=role, algorithm=algorithm)
 
     objectives = {}
@@ -163,7 +180,7 @@ def self_verify(
             "verifier": common_roles.verifier("model", run.model),
         },
         objectives=objectives,
-        schedule=alternate(*played_phases, ratio=tuple(played_steps), warmup={"verifier": warmup}),
+        schedule=alternate(*used_phases, ratio=tuple(used_steps), warmup={"verifier": warmup}),
         evaluate=partial(solve_then_verify, step_rewards="none"),
         measures=measure_solver_and_verifier("verifier"),
         frozen_roles={"solver": "reference"},

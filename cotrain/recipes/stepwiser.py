@@ -1,20 +1,28 @@
 """StepWiser: a generative judge of steps, trained by RL on Monte-Carlo labels instead of on the outcome alone.
 
-Xiong et al. 2025 (arXiv 2508.19229). Of problems that the solver sometimes solves, every solution is continued from the
-end of each of its steps; how often that ends right gives each step a label (``rollout/monte_carlo.py``). The verifier
-is paid the share of its verdicts that are the labels, and compared with its other reviews of the same solution (GRPO,
-clip-higher: with two possible verdicts, reviews soon agree and teach nothing). The paper balances by down-sampling the
-larger class of judging prompts; here the step verdicts of a problem are drawn so that as many right as wrong steps
-count, and a solution without a drawn step is not reviewed.
+Xiong et al. 2025 (arXiv 2508.19229). The policy that is trained is the judge; the solver stays frozen. Of each problem
+that the solver sometimes solves, every solution is continued from the end of each of its steps, and the share of right
+ends gives the step its label (``rollout/monte_carlo.py``). The judge is rewarded for the share of its verdicts that
+equal the labels, and its reviews of one solution are compared with each other by GRPO. The upper clip is higher than
+the lower one: with only two possible verdicts, reviews soon agree and teach nothing.
 
-Controls are parameters: ``labels="absolute"|"relative"|"ratio"|"oracle"|"answer"`` ("oracle" is the truth of the steps:
-the ceiling; "answer" counts the verdict on the answer alone, without continuations), ``balance=False`` counts every
-step, ``clip=(0.2, 0.2)`` drops clip-higher, ``generator="trained"`` trains the solver beside the verifier (GRPO on the
-outcome; it never sees the verdicts, and the labels then follow its current weights).
+As many right as wrong steps count. The paper drops judging prompts of the larger class; here the steps that count are
+drawn for each problem, and a solution without one is not reviewed.
 
-Unlike the paper, one review judges all steps of a solution and its answer, where the paper asks once for each chunk and
-shows no later one; labels are made anew at each step instead of once; 8 continuations stand for 16. Left out:
-self-segmentation (solutions come in steps), and search that takes rejected chunks back.
+Controls are parameters:
+
+- ``labels``: "absolute", "relative" and "ratio" are the paper's; "oracle" is the truth of the steps (ceiling); "answer"
+  has no continuations, and only the verdict on the answer counts.
+- ``balance=False``: every step counts.
+- ``clip=(0.2, 0.2)``: no higher upper clip.
+- ``generator="trained"``: the solver learns beside the judge, by GRPO on the outcome. It never sees the verdicts; the
+  labels follow its current weights.
+
+What differs from the paper:
+
+- One review judges all steps of a solution and its answer; theirs asks once for each chunk and shows no later one.
+- Labels are made at each training step; theirs once. There are 8 continuations; theirs 16.
+- Left out: self-segmentation (solutions come in steps), and search that takes rejected chunks back.
 """
 
 from __future__ import annotations
@@ -74,83 +82,95 @@ async def judge_steps(
     gamma: float = GAMMA,
     balance: bool = True,
 ) -> None:
-    """``samples`` solutions with reward ``outcome``; where some are right and some wrong, those that can be read are
-    labelled and reviewed. Verifier reward ``match``: share of the drawn verdicts that are the label, 0 if
-    unreadable."""
-    graded = await attempts(task, roles, samples)
-    for solution in graded:
+    """``samples`` solutions with reward ``outcome``. Where some are right and some wrong, those that can be read are
+    labelled and reviewed.
+
+    The verifier's reward ``match`` is the share of its counted verdicts that equal the label; 0 for a review that
+    cannot be read.
+    """
+    solutions = await attempts(task, roles, samples)
+    for solution in solutions:
         solution.reward(OUTCOME, float(CORRECT.require(solution)))
-    if len({CORRECT.require(s) for s in graded}) < 2:
+    is_solved_sometimes = len({CORRECT.require(solution) for solution in solutions}) == 2
+    if not is_solved_sometimes:
         return
-    readable = [s for s in graded if s.parsed.ok]
+
+    # The label of each verdict, by the id of a solution: its K steps, and where the answer counts its answer last.
+    readable = [solution for solution in solutions if solution.parsed.ok]
+    labels_by_id: dict[str, list[bool]]
+    verdicts: list[tuple[str, int]] = []  # (id of a solution, index of a verdict on it): those that may count
     if labels == "answer":
-        labels_by_id = {s.id: [False] * len(s.parsed.steps) + [CORRECT.require(s)] for s in readable}
-        places = [(s.id, len(s.parsed.steps)) for s in readable]
+        labels_by_id = {}
+        for solution in readable:
+            n_steps = len(solution.parsed.steps)
+            labels_by_id[solution.id] = [False] * n_steps + [CORRECT.require(solution)]  # steps never count
+            verdicts.append((solution.id, n_steps))
     else:
         labels_by_id = await step_labels(
             task, roles, readable, kind=labels, rollouts=rollouts, alpha=alpha, gamma=gamma
         )
-        places = []
         for solution_id, solution_labels in labels_by_id.items():
-            places += [(solution_id, k) for k in range(len(solution_labels))]
+            verdicts += [(solution_id, k) for k in range(len(solution_labels))]
 
     if balance:
-        place_labels = [labels_by_id[solution_id][k] for solution_id, k in places]
-        kept = balanced_places(place_labels, rng_of("balance", task.id, graded[0].id))
-        places = [places[i] for i in kept]
-    counted_steps: dict[str, list[int]] = {}  # id of a solution → its steps that count
-    for solution_id, k in places:
-        counted_steps.setdefault(solution_id, []).append(k)
+        verdict_labels = [labels_by_id[solution_id][k] for solution_id, k in verdicts]
+        kept = balanced_places(verdict_labels, rng_of("balance", task.id, solutions[0].id))
+        verdicts = [verdicts[i] for i in kept]
+    counted: dict[str, list[int]] = {}  # id of a solution → indices of the verdicts on it that count
+    for solution_id, k in verdicts:
+        counted.setdefault(solution_id, []).append(k)
 
-    judged = [solution for solution in graded if solution.id in counted_steps]
-    review_turns = await review_all(task, roles, judged, n=reviews)
-    for solution, turns in zip(judged, review_turns, strict=True):
-        steps = counted_steps[solution.id]
-        step_labels_of_solution = labels_by_id[solution.id]
-        for turn in turns:
-            turn.add_finding(COUNTED, steps)
+    judged = [solution for solution in solutions if solution.id in counted]
+    reviews_by_solution = await review_all(task, roles, judged, n=reviews)
+    for solution, review_turns in zip(judged, reviews_by_solution, strict=True):
+        counted_here = counted[solution.id]
+        for turn in review_turns:
+            turn.add_finding(COUNTED, counted_here)
             match = 0.0
             if turn.parsed.ok:
-                match = share_right(review_verdicts(turn), step_labels_of_solution, steps)
+                match = share_right(review_verdicts(turn), labels_by_id[solution.id], counted_here)
             turn.reward(MATCH, match)
 
 
-KL = 0.001  # with generator="trained"
+KL = 0.001  # default weight of the KL term of a generator that is trained; without one it is not used
 
 
 @recipe(group_size=4, kl=KL)
 def stepwiser(
     run: RunConfig,
     *,
-    verifier_model: str | None = None,  # begins the verifier; by default the generator's model
-    reviews: int = 4,  # of a solution
-    rollouts: int = 8,  # continuations of a beginning
-    verifier_lr: float = 2e-4,  # learning rate of the verifier
-    clip: tuple[float, float] = (0.2, 0.28),  # lower and upper clip of its ratio
-    labels: StepLabels = "relative",  # of steps, see ``rollout/monte_carlo.py``
+    verifier_model: str | None = None,  # initial weights of the judge; by default the generator's model
+    reviews: int = 4,  # reviews of each solution
+    rollouts: int = 8,  # continuations from the end of each step
+    verifier_lr: float = 2e-4,  # learning rate of the judge
+    clip: tuple[float, float] = (0.2, 0.28),  # lower and upper clip of its importance ratio
+    labels: StepLabels = "relative",  # how continuations label a step (``rollout/monte_carlo.py``)
     alpha: Share = ALPHA,  # α of the labels
     gamma: Share = GAMMA,  # γ of the labels
     balance: bool = True,  # count as many right as wrong steps
-    generator: Literal["frozen", "trained"] = "frozen",  # does it learn?
+    generator: Literal["frozen", "trained"] = "frozen",  # trained: the solver learns beside the judge
 ) -> Recipe:
     at_least(2, "stepwiser", group_size=run.group_size, reviews=reviews)
     at_least(1, "stepwiser", rollouts=rollouts)
-    initial_verifier = verifier_model or run.model
-    trained = generator == "trained"
-    if not trained and run.kl not in (0.0, KL):
+    initial_judge = verifier_model or run.model
+    trains_generator = generator == "trained"
+    if not trains_generator and run.kl not in (0.0, KL):
         raise ConfigError(
             f"stepwiser: kl is {run.kl}, and pulls a generator that learns; add generator=trained",
             code="E_KL_WITHOUT_LEARNER",
         )
-    by = GRPO(reward_weights={MATCH: 1.0}, loss=PPOClip(*clip))
-    objectives = {"verifier": Objective(policy="verifier", role="verifier", algorithm=by)}
-    policies = {"generator": frozen(run.model), "verifier": run.learner(initial_verifier, lr=verifier_lr)}
-    if trained:
+
+    learn_to_judge = GRPO(reward_weights={MATCH: 1.0}, loss=PPOClip(*clip))
+    objectives = {"verifier": Objective(policy="verifier", role="verifier", algorithm=learn_to_judge)}
+    policies = {"generator": frozen(run.model), "verifier": run.learner(initial_judge, lr=verifier_lr)}
+    if trains_generator:
         learn_to_solve = GRPO(reward_weights={OUTCOME: 1.0}, kl=run.kl_penalty())
         objectives["generator"] = Objective(policy="generator", role="solver", algorithm=learn_to_solve)
-        policies |= {"generator": run.learner(), **run.reference_policies()}
+        policies["generator"] = run.learner()
+        policies |= run.reference_policies()
+
     solver = common_roles.solver("generator", run.model)
-    play = partial(
+    protocol = partial(
         judge_steps,
         samples=run.group_size,
         reviews=reviews,
@@ -166,11 +186,11 @@ def stepwiser(
         roles={
             "solver": solver,
             "completer": completer_role(solver),
-            "verifier": common_roles.verifier("verifier", initial_verifier),
+            "verifier": common_roles.verifier("verifier", initial_judge),
         },
         objectives=objectives,
-        schedule=constant_schedule(play, *objectives, name="verifier", group_size=1),
+        schedule=constant_schedule(protocol, *objectives, name="verifier", group_size=1),
         evaluate=solve_then_verify,
         measures=measure_solver_and_verifier("verifier"),
-        frozen_roles=run.frozen_roles() if trained else None,
+        frozen_roles=run.frozen_roles() if trains_generator else None,
     )

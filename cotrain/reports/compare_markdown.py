@@ -1,4 +1,4 @@
-"""A comparison as a short Markdown table, to be committed beside its curves.
+"""A comparison as a short Markdown table, to be committed next to its curves.
 
 Nothing in it says on which machine it was made: paths in the names of recipes and in settings lose their folders.
 Labels are escaped for Markdown and HTML alike.
@@ -42,7 +42,7 @@ NEEDED_LEAD = "Where the mean curve first passes the level; in brackets the smal
 
 
 def comparison_markdown(compare: Mapping[str, Any], pictures: Sequence[str]) -> str:
-    """The whole file. ``compare`` is the content of compare.json with its table; ``pictures`` are files beside it."""
+    """The whole file. ``compare`` is the content of compare.json with its table; ``pictures`` are files next to it."""
     runs = runs_of(compare)
     rows = compare["table"]
     budgets = compare["budgets"]

@@ -1,4 +1,4 @@
-"""The curves of a comparison as SVG files that stand alone: beside ``table.md``, in a repository.
+"""The curves of a comparison as SVG files that stand alone: next to ``table.md``, in a repository.
 
 A page of documentation runs no script, so the viewer's charts cannot stand there; these pictures carry their own
 colours and text on a white ground. Left out: anything to point at.

@@ -1,7 +1,7 @@
 """The figures of a comparison: every recipe against a reference, at the end and at equal amounts of each cost.
 
 The reference of a figure is the first recipe that has it: the first one of all, except where that has no such role (the
-verifier's figures beside GRPO). At the end figures are those on test problems, whatever each recipe had spent by then,
+verifier's figures next to GRPO). At the end figures are those on test problems, whatever each recipe had spent by then,
 and intervals are over seeds and problems; the differences are paired by seed and problem. At equal batches, tokens,
 FLOPs and seconds they are read off the curves on validation problems, by linear interpolation at an amount that every
 run has reached, with intervals over seeds, each of which has validation problems of its own. What is said of a
@@ -235,7 +235,7 @@ def is_main(metric: str) -> bool:
 
 
 def is_headline(metric: str) -> bool:
-    """Is this one of the figures that stand beside each other at the end? No one of them alone says what was learned:
+    """Is this one of the figures that stand next to each other at the end? No one of them alone says what was learned:
     greedy decoding, one sample, the best of several and their vote move apart."""
     return is_main(metric) or (metric.count("/") == 1 and metric.split("/")[1].startswith(("pass@", "majority@")))
 

@@ -1,7 +1,7 @@
 """The rows of ``metrics.jsonl`` as columns that a chart can draw: aligned, finite, and no more points than a screen
 shows.
 
-On the axis "step" a point stands at how many steps were finished, as the console counts: the row of step 0 at 1, an
+On the axis "step" a point is at how many steps were finished, as the console counts: the row of step 0 at 1, an
 evaluation of the start at 0. Each point of a long run is the mean of as many rows as it stands for; alarms are found on
 all rows. A metric of an objective (``generator/generator/loss``) is shown as its policy's. Infinite and missing values
 are None.
@@ -355,7 +355,9 @@ def describe_metrics(
             "advice": metric_meaning.advice,
             "trend": metric_meaning.trend,
             "meaning": metric_meaning.meaning,
-            "spoken": not metric_meaning.key.startswith("{policy}"),  # of what a role said, not of a policy's weights
+            "spoken": not metric_meaning.key.startswith(
+                "{policy}"
+            ),  # a metric of what a role said, not of a policy's weights
         }
     return descriptions
 

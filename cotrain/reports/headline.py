@@ -95,7 +95,7 @@ def got_worse(figure: FigureRow) -> bool:
 
 
 def explain_worse(figure: FigureRow, figures: Sequence[FigureRow]) -> str:
-    """Why a figure may have got worse, to stand beside it; "" for one that did not."""
+    """Why a figure may have got worse, to stand next to it; "" for one that did not."""
     if not got_worse(figure):
         return ""
     on_fixed = [
@@ -121,7 +121,7 @@ def _first_headline(who: str, own: Sequence[FigureRow]) -> list[str]:
 
 
 def _verifier_sentences(who: str, own: Sequence[FigureRow]) -> list[str]:
-    """How well a verifier tells right from wrong, on solutions that did not change and on those of the solver beside
+    """How well a verifier tells right from wrong, on solutions that did not change and on those of the solver next to
     it."""
     places = {ON_FIXED: "on solutions that did not change", "": "on those of its own generator"}
     parts = []
@@ -157,7 +157,7 @@ def _fooled_sentence(gap: FigureRow, problems: int) -> str:
 
 
 def _choice_sentences(figures: Sequence[FigureRow]) -> list[str]:
-    """Return what the verifier's word on k answers is worth, beside the vote and one greedy answer."""
+    """Return what the verifier's word on k answers is worth, next to the vote and one greedy answer."""
     at_the_end = {(f["who"], f["name"]): f for f in figures if f["after"] and not f["split"]}
     sentences = []
     for (who, name), best in at_the_end.items():

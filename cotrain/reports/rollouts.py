@@ -144,7 +144,7 @@ class Rollouts:
             for episode in episodes:
                 try:
                     self._add_episode(episode, counts)
-                except (ValueError, *ODD):  # of what a protocol noted, which has any shape
+                except (ValueError, *ODD):  # a protocol may have noted values of any shape
                     odd += 1
                 else:
                     self.episodes += 1
@@ -333,7 +333,7 @@ def address_text(trace: Json) -> str:
 
 def join_trajectories(traces: Sequence[Json]) -> Sequence[Json]:
     """One for each trajectory, as ``metrics/heldout.py: trajectories_in`` has them: a reward of the whole counts once,
-    and what was shown and noted last stands."""
+    and what was shown and noted last is."""
     if not any(trace.get("trajectory") for trace in traces):
         return traces
     parts: dict[str, list[Json]] = {}

@@ -50,7 +50,7 @@ class RunView:
     def _read_recipe(self) -> None:
         self._recipe_written = _modified_time(self.directory / RECIPE)
         self.recipe, self._recipe_note = read_json_object(self.directory / RECIPE)
-        self.is_foreign = FOREIGN in self.recipe  # of another trainer: no tokens, no learning
+        self.is_foreign = FOREIGN in self.recipe  # a run of another trainer: no tokens, no learning
         self.models = models_of(self.recipe)
         self.weights = reward_weights(self.recipe)
 
@@ -155,7 +155,7 @@ class RunView:
         }
 
     def showcase(self, figures: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-        """Two rollouts for the first page, among those that have been read: a wrong answer beside a right one."""
+        """Two rollouts for the first page, among those that have been read: a wrong answer next to a right one."""
         return choose_showcase(self.rollouts.rows, fooled=headline.is_fooled(figures))
 
     def _what_is_measured(self, *, is_over: bool) -> str:
@@ -198,7 +198,7 @@ class RunView:
             if self.is_foreign:
                 return foreign_rollout(rollout_detail(episode, self.models, self.weights, objectives, tokens=0))
             return rollout_detail(episode, self.models, self.weights, objectives, tokens=tokens)
-        except (ValueError, *ODD):  # of what is read for this one rollout alone
+        except (ValueError, *ODD):  # damaged data of this one rollout
             return None
 
     @property

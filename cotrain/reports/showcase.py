@@ -1,4 +1,4 @@
-"""The two rollouts that a run's first page shows: a right answer beside a wrong one to the same problem.
+"""The two rollouts that a run's first page shows: a right answer next to a wrong one to the same problem.
 
 Both are of the latest step that has such a pair with verdicts. Where the verifier is being fooled, the wrong one is one
 that it calls right; else it is one that it caught. Among several the shortest are shown.

@@ -19,11 +19,11 @@ NAME = "report.md"
 # Fields of a training's ``result.json``; a file of this name without them is somebody else's.
 OF_TRAINING = {"stage", "start", "parameters", "tokens", "seconds", "resumed", "validation", "bits_per_byte"}
 MOST_FIGURES = 6  # most figures of a suite
-OF_RUNS = ("pass@1", "greedy", "balanced_accuracy")  # in the table; more of a run stands below it
+OF_RUNS = ("pass@1", "greedy", "balanced_accuracy")  # in the table; more of a run is below it
 
 
 def write_stages_page(folder: Path) -> Path | None:
-    """Write ``report.md`` and return its path; None where no folder in it holds a stage. A stage stands where it was
+    """Write ``report.md`` and return its path; None where no folder in it holds a stage. A stage is where it was
     finished; a run that goes on is not there yet."""
     if not folder.is_dir() or (folder / "recipe.json").exists():
         return None
@@ -42,7 +42,7 @@ def write_stages_page(folder: Path) -> Path | None:
 
 
 def _stages_in(place: Path) -> list[tuple[float, list[str], list[str]]]:
-    """When each stage of a folder ended, its row, and what stands below the table."""
+    """When each stage of a folder ended, its row, and what is below the table."""
     stages: list[tuple[float, list[str], list[str]]] = []
     if (result := try_read_object(place / RESULT)).keys() >= OF_TRAINING:
         stages.append(

@@ -11,7 +11,7 @@ from cotrain.metrics.table import is_headline, table_rank
 if TYPE_CHECKING:
     from cotrain.runs.run import RunResult
 
-FURTHER = {"fixed/balanced_accuracy", "fixed/step_balanced_accuracy", "ood_length/pass@1"}  # beside the headlines
+FURTHER = {"fixed/balanced_accuracy", "fixed/step_balanced_accuracy", "ood_length/pass@1"}  # next to the headlines
 LEFT_OUT = {"failed", "broken_off"}  # shares that the other figures leave out, and never stand alone
 
 

@@ -1,7 +1,7 @@
 """Plots of training itself, run by run: reward against truth, and how one-sided the verifier was.
 
 Held-out curves (``compare_svg``) say who is better; these say why. A method that pays its generator by a verifier is
-fooled where the reward rises and the accuracy beside it does not. Values are of the problems of each step, averaged
+fooled where the reward rises and the accuracy next to it does not. Values are of the problems of each step, averaged
 over ``WINDOW`` steps that have them; bands are over seeds.
 """
 
@@ -19,7 +19,7 @@ from cotrain.runs.figures import costs_of
 from cotrain.storage.jsonl import read_jsonl
 
 WINDOW = 4  # training steps that one point is the mean of
-SHOWN = (  # of any role; "gap" besides
+SHOWN = (  # figures of any role; "gap" besides
     "accuracy",
     "reward/step",
     "reward/proxy",

@@ -836,7 +836,7 @@ def player_factory(
 
 def _context_of(recipe: Recipe, role: Role, executor: RolloutRunner) -> int | None:
     """Tokens of prompt and answer that the model of a role takes; None where another server has it."""
-    if not recipe.policies[role.policy].speaks or not isinstance(executor.engine, ContextLimitedEngine):
+    if not recipe.policies[role.policy].generates or not isinstance(executor.engine, ContextLimitedEngine):
         return None
     return executor.engine.context(role.policy)
 

@@ -221,8 +221,8 @@ def _with_measure(spec: Policy, measure: str) -> Policy:
 
 
 def _with_rows(spec: Policy, rows: int) -> Policy:
-    """A policy with so many rows, if it speaks and has more."""
-    if isinstance(spec, Weights) and spec.speaks and spec.rows > rows:
+    """A policy with so many rows, if it generates text and has more."""
+    if isinstance(spec, Weights) and spec.generates and spec.rows > rows:
         return replace(spec, rows=rows)
     return spec
 

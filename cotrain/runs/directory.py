@@ -59,6 +59,7 @@ from cotrain.storage.schemas import QUARANTINE, check_path, fault_in
 
 PACKAGES = ("cotrain", "torch", "transformers", "tokenizers", "safetensors", "numpy", "math-verify")
 MANIFEST = "seal.json"
+REVIEW_FORMATS_OF_JUDGE = ("steps", "genrm", "genprm", "scored")  # values of ``judge`` before it was ``review_format``
 AFTER_PROBLEMS = "after_problems.json"
 STOPPED = "stopped.json"
 CODE = "code.json"
@@ -182,9 +183,11 @@ class RunDirectory:
         """Raise RunDirectoryError for a run whose files an earlier cotrain wrote, under other names."""
         recipe = _as_mapping(self.read(RECIPE_FILE))
         objectives = _as_mapping(_as_mapping(recipe.get("settings")).get("objectives"))
-        has_old_origin = "settings" in _as_mapping(recipe.get("origin"))
+        origin = _as_mapping(recipe.get("origin"))
+        has_old_origin = "settings" in origin
         has_old_objective = any("on" in _as_mapping(objective) for objective in objectives.values())
-        if has_old_origin or has_old_objective:
+        has_old_argument = _as_mapping(origin.get("arguments")).get("judge") in REVIEW_FORMATS_OF_JUDGE
+        if has_old_origin or has_old_objective or has_old_argument:
             raise RunDirectoryError(
                 f"{self.path} was written by an earlier cotrain, whose files have other names; read and resume it with "
                 "that version, or start the run anew",
@@ -473,7 +476,7 @@ def weights_hash(model: str) -> str:
 
 
 def check_same_async_steps(out: Path | str, async_steps: int | None) -> None:
-    """Raise ConfigError where a run was begun with another lag than ``async_steps``; None: whatever it was."""
+    """Raise ConfigError where a run was begun with another policy lag than ``async_steps``; None: whatever it was."""
     saved = RunDirectory.open(out).read_recipe()
     if async_steps is not None and async_steps != saved.get("async_steps", 0):
         raise ConfigError(

@@ -148,7 +148,7 @@ def check_decoding(recipe: Recipe) -> None:
     from cotrain.models.load import load_model, resolve_model
 
     for name, spec in recipe.policies.items():
-        if not isinstance(spec, Weights) or not spec.speaks or spec.trust_remote_code or is_terse(spec.model):
+        if not isinstance(spec, Weights) or not spec.generates or spec.trust_remote_code or is_terse(spec.model):
             continue
         directory = resolve_model(spec.model)
         if not isinstance(directory, Path):
@@ -172,7 +172,7 @@ def _prompt_length(trainer: CoTrainer, name: str, problem: str) -> int:
 
 def with_packing(recipe: Recipe, backend: Mapping[str, Any]) -> tuple[Recipe, list[str]]:
     """``choose_packing``, where a model is not small: nothing is measured for the others."""
-    if are_small((s.model for s in recipe.policies.values() if s.speaks), unknown=True, least=PACKED_FROM):
+    if are_small((s.model for s in recipe.policies.values() if s.generates), unknown=True, least=PACKED_FROM):
         return recipe, []
     from cotrain.runs.memory_plan import choose_packing
 

@@ -255,7 +255,7 @@ class RunEstimate:
                 self._add_update(held, spec, world=world)
             if world > 1:  # a rank reads a whole model before it keeps its share
                 held.update = max(held.update, _weight_bytes(spec, self.shapes[spec.model]))
-            if spec.speaks:
+            if spec.generates:
                 self._add_sampling(held, name, spec, base)
 
         parts = {"weights": held.at_once(held.weights)}
@@ -566,7 +566,7 @@ def _policies_with_more_rows(recipe: Recipe, rows: int) -> list[str]:
     return [
         name
         for name, spec in recipe.policies.items()
-        if isinstance(spec, Weights) and spec.speaks and spec.rows > rows
+        if isinstance(spec, Weights) and spec.generates and spec.rows > rows
         if not is_given(recipe, f"policies.{name}.rows")
     ]
 
@@ -649,7 +649,7 @@ def _policies_to_pack(recipe: Recipe) -> dict[str, list[str]]:
     names: dict[str, list[str]] = {}
     for name in dict.fromkeys(role.policy for role in recipe.roles.values()):
         spec = recipe.policies[name]
-        if not isinstance(spec, Weights) or not spec.speaks:
+        if not isinstance(spec, Weights) or not spec.generates:
             continue
         is_float32 = spec.dtype == "float32" and not spec.autocast
         is_open = spec.pack_weights is None

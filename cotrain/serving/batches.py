@@ -27,8 +27,8 @@ T = TypeVar("T")
 
 
 class EngineThread:
-    """Runs coroutines beside the engine. ``sample``, ``watch`` and the coroutines given to ``run_in_thread`` run in its
-    thread."""
+    """Runs coroutines next to the engine. ``sample``, ``watch`` and the coroutines given to ``run_in_thread`` run in
+    its thread."""
 
     def __init__(self, engine: ServingEngine) -> None:
         self.engine = engine

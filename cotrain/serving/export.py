@@ -92,7 +92,7 @@ def export_policy(
     recipe = opening.recipe_of(directory)
     policy = policy_named(recipe, role)
     spec = recipe.policies[policy]
-    if not (spec.speaks or spec.scores):
+    if not (spec.generates or spec.scores):
         raise ConfigError(
             f"policy {policy!r} of {directory} is of kind {spec.kind!r}; only language models and reward models are "
             "exported",

@@ -65,12 +65,12 @@ class ServedModel:
 
     @property
     def can_chat(self) -> bool:
-        return self.spec.speaks and (self.role is None or len(self.prompt_fields) == 1)
+        return self.spec.generates and (self.role is None or len(self.prompt_fields) == 1)
 
     @property
     def can_verify(self) -> bool:
         return (
-            self.spec.speaks or self.spec.scores
+            self.spec.generates or self.spec.scores
         ) and _VERIFIER_FIELDS <= self.prompt_fields <= _VERIFIER_FIELDS | _TOLD
 
 
@@ -153,7 +153,7 @@ class ServedRun:
     def check_length(self, model: ServedModel, texts: Sequence[str], param: str) -> None:
         """Raises BadRequest for texts that are too long for the model's context however they are cut into tokens."""
         renderer = self.trainer.policies[model.policy].renderer
-        longest = renderer.longest_token if isinstance(renderer, Renderer) else 1  # of a program: a byte
+        longest = renderer.longest_token if isinstance(renderer, Renderer) else 1  # a program's tokens are bytes
         check_text_size(texts, self.engine.engine.context(model.policy), longest, param, model.policy)
 
     def _check_token_count(self, model: ServedModel, count: int) -> None:
@@ -169,7 +169,7 @@ class ServedRun:
 
     def raw_prompt_ids(self, model: ServedModel, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
         """Prompt ids [P] of a text without any template, with the beginning of sequence that the tokenizer sets."""
-        if not model.spec.speaks:
+        if not model.spec.generates:
             raise BadRequest(_cannot_chat_text(model), "model", code="E_MODEL_CANNOT_CHAT")
         renderer = self.renderer_of(model)
         if not isinstance(prompt, str):
@@ -318,7 +318,7 @@ def _served_models(trainer: CoTrainer) -> Mapping[str, ServedModel]:
         for name, role in recipe.roles.items()
     }
     for policy, spec in specs.items():
-        if spec.speaks:
+        if spec.generates:
             limits = [role.sampling.max_tokens for role in recipe.roles.values() if role.policy == policy]
             sampling = Sampling(max_tokens=max(limits, default=MAX_TOKENS))
             name = f"{POLICY}{policy}"
@@ -327,7 +327,7 @@ def _served_models(trainer: CoTrainer) -> Mapping[str, ServedModel]:
 
 
 def _cannot_chat_text(model: ServedModel) -> str:
-    if not model.spec.speaks:
+    if not model.spec.generates:
         what = "scores and does not speak" if model.spec.scores else f"is a {model.spec.kind}"
         return f"model {model.name!r} {what}" + ("; ask /v1/verify" if model.can_verify else "")
     fields = ", ".join(sorted(model.prompt_fields)) or "none"

@@ -43,7 +43,7 @@ def push_policy(
 
     Raises ConfigError when there is no token, the Hub refuses or cannot be reached, or ``private`` is asked for a
     repository that is already public; and what ``export`` raises. Nothing is created on the Hub before the export
-    stands.
+    is.
     """
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo, re.ASCII):
         raise ConfigError(f"--repo {repo!r}: expected owner/name, as in my-name/my-verifier", code="E_REPO_NAME")

@@ -73,12 +73,12 @@ def token_text(renderer: Renderer, token: int) -> str:
 
 
 def model_json(entry: ServedModel, created: int) -> dict[str, Any]:
-    """An entry of ``/v1/models``; what is not OpenAI's stands under "cotrain"."""
+    """An entry of ``/v1/models``; what is not OpenAI's is under "cotrain"."""
     ours = {
         "role": None if entry.role is None else entry.name,
         "policy": entry.policy,
         "chat": entry.can_chat,
-        "completions": entry.spec.speaks,
+        "completions": entry.spec.generates,
         "verify": entry.can_verify,
         "max_tokens": entry.sampling.max_tokens,
         "temperature": entry.sampling.temperature,

@@ -2,7 +2,7 @@
 
     save      .staging-step-000120/  ←  every file, hashed while it is written, fsync; manifest.json last, fsync;
               fsync of the folder; rename to step-000120; fsync of the parent; read back; only then drop older ones
-    latest    computed, never stored: the newest folder whose manifest agrees with every byte beside it
+    latest    computed, never stored: the newest folder whose manifest agrees with every byte next to it
 
 A kill at any point leaves the old checkpoint or the new one. safetensors alone does not notice a flipped bit, so each
 file's SHA-256 is in the manifest, and the manifest must be byte for byte what its own content encodes to: a checkpoint

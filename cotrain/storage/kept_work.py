@@ -2,7 +2,7 @@
 
 ::
 
-    .NAME.DIGEST.partial    beside the output NAME; the digest is that of what the work depends on
+    .NAME.DIGEST.partial    next to the output NAME; the digest is that of what the work depends on
         {"settings": …}     first row
         {"key": "chunk 0", "value": …}    one row for each part that is done
 

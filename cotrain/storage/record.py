@@ -24,7 +24,7 @@ from cotrain.storage.file_ops import REAL_FILES, DiskError, Files, is_at, make_d
 from cotrain.storage.jsonl import encode_row
 
 PRIVATE = 0o600  # mode of a file that is made here: what it holds is for its owner
-OF_A_RUN = ("recipe.json", "compare.json", "study.json", "seal.json")  # one of them beside a file: it may be a run's
+OF_A_RUN = ("recipe.json", "compare.json", "study.json", "seal.json")  # one of them next to a file: it may be a run's
 
 
 class RecordFile:

@@ -19,7 +19,7 @@ from cotrain.core.shipped import is_shipped
 QUARANTINE = "quarantine.jsonl"  # rows that were set aside (``data/malformed_rows.py``)
 RESULT = "result.json"  # what a finished ``pretrain``, ``sft`` or ``teach`` came to
 DEEPEST = 64  # lists and objects inside each other
-ShapeCheck = Callable[[Any, str, bool], str | None]  # value, where it stands, may fields be missing → what is wrong
+ShapeCheck = Callable[[Any, str, bool], str | None]  # value, where it is, may fields be missing → what is wrong
 
 
 def check_path(path: Path) -> None:

@@ -259,7 +259,7 @@ def _moment_of(row: Mapping[str, Any]) -> Moment:
 
 
 def _replaced_from(row: Mapping[str, Any]) -> int:
-    """The first step whose rows are replaced by this one and those behind it: an evaluation stands behind its step."""
+    """The first step whose rows are replaced by this one and those behind it: an evaluation is behind its step."""
     step, evaluated = _moment_of(row)
     return step + 1 if evaluated and step >= 0 else step
 

@@ -1,6 +1,6 @@
-"""A few rollouts for trackers: the problem, what was said, the verdicts beside the truth, and the rewards.
+"""A few rollouts for trackers: the problem, what was said, the verdicts next to the truth, and the rewards.
 
-They are sampled, never all: of every tenth step a wrong one and a right one first, since the two are read beside each
+They are sampled, never all: of every tenth step a wrong one and a right one first, since the two are read next to each
 other. The ledger of the run has them all, and `cotrain view` shows each token of them.
 """
 

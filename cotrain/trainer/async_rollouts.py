@@ -8,9 +8,10 @@
     K=2    rollouts 0 │ rollouts 1 │ rollouts 2 │ rollouts 3 │ …
                                    │ update 0   │ update 1   │ …
 
-With K > 0 the new weights are published when both are over: the rollouts of step t + K have the weights of before
-update t from their first token to their last, whichever ends first. So a run is the same bits every time. A policy that
-is updated at each step learns from what it said K updates ago; one that was not updated since is on policy.
+K is the policy lag (staleness, off-policy steps): the updates by which the weights that sample are behind those that
+learn. With K > 0 the new weights are published when both are over: the rollouts of step t + K have the weights of
+before update t from their first token to their last, whichever ends first. So a run is the same bits every time. A
+policy that is updated at each step learns from what it said K updates ago; one that was not updated since is on policy.
 Log-probabilities of that time are in the ratio of its loss; a loss without one is refused.
 
 A checkpoint holds the K batches that were not learned from yet. The first K batches, and those after a rollback, have

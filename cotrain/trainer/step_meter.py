@@ -152,7 +152,7 @@ class StepMeter:
 
 def count_sampled_tokens(episodes: Iterable[Episode], policies: PolicyStore) -> int:
     """Tokens that policies sampled; a reward model that plays a role samples none."""
-    speaking = {handle.name for handle in policies if handle.spec.speaks}
+    speaking = {handle.name for handle in policies if handle.spec.generates}
     return sum(trace.sampled_count for episode in episodes for trace in episode.traces if trace.policy in speaking)
 
 

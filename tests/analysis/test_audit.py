@@ -21,6 +21,7 @@ from cotrain.analysis.audit.novelty import new_habits
 from cotrain.cli.main import main
 from cotrain.runs.foreign_files import ForeignRollout, read_foreign_run
 from cotrain.runs.foreign_run import foreign_alarms, metrics_rows
+from tests.sentences import command_refuses
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets" / "foreign"
 
@@ -279,8 +280,11 @@ def test_trl_with_references(tmp_path, capsys):
     assert found["truth"]["source"] == "the package's grader against the reference"
     assert found["rates"]["fooled"]["n"] == 32
     others = write_rows(tmp_path / "others.jsonl", [{"question": "Who?", "answer": "1"}])
-    assert main(["audit", str(ASSETS / "trl"), "--references", str(others)]) == 2
-    assert "none of its questions stands in a prompt" in capsys.readouterr().err
+    command_refuses(
+        ["audit", str(ASSETS / "trl"), "--references", str(others)],
+        "E_REFERENCES_UNMATCHED: --references | --question-column",
+        capsys,
+    )
 
 
 def test_a_program_says_what_is_right(tmp_path, capsys):
@@ -306,12 +310,15 @@ def test_a_program_says_what_is_right(tmp_path, capsys):
         (["--judge", "nobody"], "no column 'nobody'"),
         (["--width", "0"], "too small"),
         (["--truth-by", "nowhere.py:f"], "there is no file nowhere.py"),
+        (["--truth-by", "{folder}/narrow.py:right"], "expected def right(prompt, response, reference)"),
+        (["--labels", "{folder}/narrow.py:right"], "expected def right(prompt, response, reference)"),
     ],
-    ids=["how-many", "alone", "judge", "width", "program"],
+    ids=["how-many", "alone", "judge", "width", "program", "narrow", "narrow-labels"],
 )
 def test_one_line_says_what_is_wrong(words, expected, tmp_path, capsys):
     file = write_rows(tmp_path / "rows.jsonl", fooled_rows(steps=2))
-    assert main(["audit", str(file), *words]) == 2
+    (tmp_path / "narrow.py").write_text("def right(response): ...\n")
+    assert main(["audit", str(file), *(word.format(folder=tmp_path) for word in words)]) == 2
     lines = capsys.readouterr().err.strip().splitlines()
     assert len(lines) == 1 and expected in lines[0]
 

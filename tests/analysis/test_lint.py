@@ -13,7 +13,7 @@ from cotrain.data.columns import words_in
 from cotrain.data.files import JsonlTasks
 from cotrain.data.labels import with_labels
 from cotrain.data.unread_columns import plain_spelling
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 LONG = "A farmer has nine fields and sows each of them with two sacks of wheat in spring; how many sacks?"
 
@@ -195,14 +195,16 @@ def test_a_fault_that_all_rows_have_is_said_once(tmp_path, capsys):
 
 def test_a_directory_in_place_of_a_file(tmp_path, capsys):
     (tmp_path / "rows.jsonl").mkdir()
-    assert main(["check", "data", str(tmp_path / "rows.jsonl")]) == 2
-    assert "rows.jsonl: a directory; expected a file of JSON lines" in capsys.readouterr().err
+    command_refuses(["check", "data", str(tmp_path / "rows.jsonl")], "E_DATA_FILE_KIND: rows.jsonl", capsys)
 
 
 def test_an_empty_file_names_columns_as_one_would(tmp_path, capsys):
     (tmp_path / "rows.csv").write_text("")
-    assert main(["run", "grpo", "--data", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "run")]) == 2
-    assert "CSV with a header with the fields 'question' and 'answer'" in capsys.readouterr().err
+    command_refuses(
+        ["run", "grpo", "--data", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "run")],
+        "E_DATA_EMPTY: rows.csv | CSV | 'question' | 'answer'",
+        capsys,
+    )
 
 
 HALF = [{"question": f"What is {n} and {n}?"} | ({"answer": str(2 * n)} if n % 5 == 0 else {}) for n in range(40)]
@@ -240,8 +242,11 @@ def test_faults_of_the_labelled_file_are_counted(tmp_path, capsys):
     found = json.loads(capsys.readouterr().out)
     assert found["labelled"]["rows"] == 63 and found["labelled"]["warnings"] > 0
     assert found["warnings"] == found["labelled"]["warnings"] + 1  # and few test problems
-    assert main(["check", "data", str(file), "--labelled", str(tmp_path / "nowhere.jsonl")]) == 2
-    assert "nowhere.jsonl: no such file" in capsys.readouterr().err
+    command_refuses(
+        ["check", "data", str(file), "--labelled", str(tmp_path / "nowhere.jsonl")],
+        "E_DATA_FILE_MISSING: nowhere.jsonl",
+        capsys,
+    )
 
 
 @pytest.mark.parametrize("labelled", ["16", "10%", "words:2-3", "test:2"])
@@ -278,7 +283,10 @@ def test_tasks_of_code_are_known_and_their_faults_found(tmp_path, capsys):
     assert "row 33 asks what row 3 asks" in said and "overlap: 31 rows" in said
 
 
-HINDI = ("राम के पास {} हैं और श्याम के पास उससे दो अधिक हैं, दोनों के पास कुल मिलाकर कितने हैं?", ("माला", "मेले", "मूली"))
+HINDI = (
+    "राम के पास {} हैं और श्याम के पास उससे दो अधिक हैं, दोनों के पास कुल मिलाकर कितने हैं?",
+    ("माला", "मेले", "मूली"),
+)
 TAMIL = ("{} என்றால் என்ன?", ("கல்", "கால்", "கீல்"))
 
 

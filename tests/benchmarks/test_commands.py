@@ -23,6 +23,7 @@ QUICK = {  # words → in the folder of the test; MODEL is a model of random wei
     "audit_alarm": "--drawn --draws 1",
     "ceilings": "--quick --threads 1",
     "habit_rates": f"{TINY} --problems 2 --lengths 2 2 --temperatures 1.0",
+    "products": "--rows 8 --seconds 0.01",
     "proposals": "--problems 2 --source 2 2",
     "fuzz": "--texts 200 --files 10",
     "grading": "--answers 60 --rounds 1 --kinds known",
@@ -31,8 +32,9 @@ QUICK = {  # words → in the folder of the test; MODEL is a model of random wei
     "real_model": "--size tiny --rounds 1 --only float32 --threads 1",
     "memory": f"--model MODEL --roles 2 --lora 4 {WORK}",
     "remote_judge": "--tasks 2 --group 2 --rounds 1 --pause 0.01",
+    "demo_parts": "--steps 4",
     "demo_step": "--steps 4",
-    "lag": "--quick",
+    "async_steps": "--quick",
     "two_learners": "--rounds 1",
     "ray_step": "--problems 2 --answers 2 --steps 1",
     "ranks_step": "--problems 2 --steps 1 --worlds 1 2",
@@ -113,6 +115,6 @@ def run_script(name: str, words: str, where: Path) -> None:
 @pytest.mark.whole
 @pytest.mark.parametrize("name", QUICK)
 def test_a_script_runs(name: str, folder: Path) -> None:
-    if name in ("lag", "ray_step", "ranks_step") and importlib.util.find_spec("ray") is None:
+    if name in ("async_steps", "ray_step", "ranks_step") and importlib.util.find_spec("ray") is None:
         pytest.skip("needs Ray")
     run_script(name, QUICK[name], folder)

@@ -29,7 +29,7 @@ from cotrain.runs.directory import recipe_json, resolved_json
 from cotrain.runs.fitting import with_packing
 from cotrain.runs.memory_plan import bytes_text, choose_packing, estimate_run, fit_to_memory, resident_bytes
 from tests.helpers import TINY
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 GIB = 2**30
 SHORT = ["--set", "roles.solver.sampling.max_tokens=256"]  # so that answers fit into the context of TINY
@@ -263,9 +263,11 @@ def test_a_name_that_cannot_be_opened_ends_the_dry_run(tmp_path, monkeypatch, ca
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert main(["run", "grpo", "--model=nobody/nothing", "--out=run", "--dry-run"]) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert "nobody/nothing" in line and "check the name and the network" in line
+    command_refuses(
+        ["run", "grpo", "--model=nobody/nothing", "--out=run", "--dry-run"],
+        "E_MODEL_NOT_FOUND: 'nobody/nothing'",
+        capsys,
+    )
 
 
 @pytest.fixture

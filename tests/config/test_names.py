@@ -16,7 +16,7 @@ from cotrain.config.names import policy_named, role_named
 from cotrain.recipes.tango import tango
 from cotrain.reports.why import explain_rollout
 from tests.helpers import TINY
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 NAMES = ("solver", "generator", "policy/generator", "reference", "policy/reference")
 
@@ -74,8 +74,7 @@ def test_every_command_takes_the_same_names(tmp_path, monkeypatch, capsys):
     assert main([*suite, "--solver=policy/nobody"]) == 2 and "--solver: unknown role" in capsys.readouterr().err
     assert main(["xplay", "run", "--problems=1", "--samples=1", "--role=policy/verifier"]) == 0, capsys.readouterr()
     assert json.loads(Path("run/xplay.json").read_text())["role"] == "verifier"
-    assert main(["attack", "run", "--role=policy/generator"]) == 2
-    assert "says no verdict" in capsys.readouterr().err
+    command_refuses(["attack", "run", "--role=policy/generator"], "E_ROLE_WITHOUT_VERDICT: 'solver' | --role", capsys)
     assert main(["why", "run", "0:0:0:generator"]) == 0
     told = capsys.readouterr().out
     assert "solver (generator" in told and "(verifier, version" not in told

@@ -4,7 +4,6 @@ protocols (``protocols.py``), which between them use everything that a protocol 
 import hashlib
 import json
 import random
-import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,37 +19,10 @@ from cotrain.trainer.trainer import CoTrainer
 from tests.contracts.protocols import CONTRACTS
 from tests.distributed.processes import Here
 from tests.distributed.test_group import Mixed as RanksApart
-from tests.helpers import AnyOrder, RandomLatency
+from tests.helpers import AnyOrder, CountedEngine, RandomLatency, StopAfter
 
 pytestmark = pytest.mark.whole
 SPEAKING = [name for name in CONTRACTS if name != "preferences"]
-
-
-class Counted:
-    """An engine that counts its advances, and stops the run at one of them."""
-
-    def __init__(self, engine, stop_at=None):
-        self.engine, self.count, self.stop_at = engine, 0, stop_at
-        self.sample, self.publish, self.counts = engine.sample, engine.publish, engine.counts
-
-    def advance(self):
-        self.count += 1
-        if self.count == self.stop_at:
-            raise Interrupted(signal.SIGINT)
-        return self.engine.advance()
-
-
-class StopAfter:
-    """An observer that asks the run to stop after a step, as Ctrl-C does."""
-
-    def __init__(self, step):
-        self.step = step
-
-    def message(self, text): ...
-
-    def update(self, row):
-        if row.get("step") == self.step:
-            signal.raise_signal(signal.SIGINT)
 
 
 def digest(folder: Path) -> dict[str, str]:
@@ -81,7 +53,7 @@ def undisturbed(tmp_path_factory, other):
             engines = []
 
             def count(engine):
-                engines.append(Counted(engine))
+                engines.append(CountedEngine(engine))
                 return engines[-1]
 
             folder = tmp_path_factory.mktemp("undisturbed") / name
@@ -137,7 +109,7 @@ def test_a_run_that_was_delayed_and_interrupted_ends_with_the_same_bits(name, ot
     stop_at = 3 * advances // 4
 
     def delay_and_stop(engine):
-        return Counted(RandomLatency(engine, 7), stop_at)
+        return CountedEngine(RandomLatency(engine, 7), stop_at)
 
     with pytest.raises(Interrupted):
         loop.start_run(CONTRACTS[name](other), tmp_path / "run", checkpoint_every=1, wrap_engine=delay_and_stop)

@@ -16,7 +16,7 @@ from cotrain.data.processbench import read_samples
 from cotrain.data.programs import ProgramTasks
 from cotrain.data.suite_files import load_suite
 from cotrain.grading.pool import AnswerGrader
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 ROWS = [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(40)]
 JUDGED = [{"id": str(n), "problem": "P", "steps": ["a"], "label": -1} for n in range(4)]
@@ -218,5 +218,4 @@ def test_own_code_of_a_held_out_file_is_not_cut_anew(tmp_path):
 
 def test_a_directory_is_checked_file_by_file(tmp_path, capsys):
     write(tmp_path / "data" / "train-00000-of-00001.jsonl", ROWS)
-    assert main(["check", "data", str(tmp_path)]) == 2
-    assert "a directory; name one of its files, such as" in capsys.readouterr().err
+    command_refuses(["check", "data", str(tmp_path)], "E_DATA_IS_DIRECTORY: data/train-00000-of-00001.jsonl", capsys)

@@ -6,7 +6,7 @@ from cotrain.data.files import JsonlTasks
 from cotrain.data.malformed_rows import SHOWN, Quarantine, numbered_lines, parse_rows, read_rows, row_reader
 from cotrain.data.programs import ProgramTasks
 from cotrain.data.sources import from_description, task_source
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 GOOD = [json.dumps({"question": f"How many {n}?", "answer": str(n)}).encode() for n in range(40)]
 BAD = [b"{broken", b'{"question": "Q"}', b"\xff\xfe", b'{"question": "Q", "answer": null}', b"[1]"]
@@ -93,8 +93,7 @@ def test_the_linter_writes_what_is_malformed(tmp_path, capsys):
     assert "error: malformed: 5 rows" in capsys.readouterr().out
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["where"] for row in rows] == [f"{path}, row {n}" for n in range(5, 10)]
-    assert main(["check", "data", str(path), "--quarantine", str(out)]) == 2  # never over another one
-    assert "name a new file" in capsys.readouterr().err
+    command_refuses(["check", "data", str(path), "--quarantine", str(out)], "E_QUARANTINE_EXISTS: --quarantine", capsys)
 
 
 def _only(path, lines):

@@ -18,8 +18,7 @@ from tests.device.beside import DEVICE, small
 from tests.device.pretended import NAME, Pretended, memory
 from tests.device.test_runs import brief
 from tests.distributed.processes import Here
-from tests.distributed.test_lag import Stop
-from tests.helpers import mixed_requests
+from tests.helpers import LeaveAfter, mixed_requests
 from tests.runs.test_run import digest
 
 pytestmark = pytest.mark.whole
@@ -176,7 +175,9 @@ def test_a_run_its_checkpoints_and_its_resumption(tmp_path):
         api.run(recipe, tmp_path / name, checkpoint_every=1, device=DEVICE)
     recipe = brief(kl=0.1, offload=True)
     with pytest.raises(KeyboardInterrupt):
-        api.run(recipe, tmp_path / "cut", checkpoint_every=1, device=DEVICE, observer=Stop(2, KeyboardInterrupt()))
+        api.run(
+            recipe, tmp_path / "cut", checkpoint_every=1, device=DEVICE, observer=LeaveAfter(2, KeyboardInterrupt())
+        )
     api.resume(tmp_path / "cut", device=DEVICE, recipe=recipe)
     assert digest(tmp_path / "moved") == digest(tmp_path / "cut")
     apart = MultiProcessBackend(Here(), DEVICE)

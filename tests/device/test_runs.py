@@ -21,9 +21,9 @@ from cotrain.runs import run as loop
 from cotrain.trainer.trainer import CoTrainer
 from tests.device.beside import DEVICE, KIND, assert_near, rows_on, small
 from tests.distributed.processes import Here
-from tests.distributed.test_lag import Stop, rows
+from tests.distributed.test_async_steps import rows
 from tests.distributed.test_several import briefly
-from tests.helpers import EASY, TINY, answers, mixed_requests, tiny_model
+from tests.helpers import EASY, TINY, LeaveAfter, answers, mixed_requests, tiny_model
 
 pytestmark = pytest.mark.whole
 NEEDS_RAY = pytest.mark.skipif(find_spec("ray") is None, reason="needs Ray")
@@ -118,7 +118,7 @@ def test_a_run_goes_on_on_the_other_device(first, then, usual, tmp_path):
     """From its checkpoint; weights, moments and what the run remembers come along."""
     out = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        api.run(brief(), out, checkpoint_every=1, device=first, observer=Stop(2, KeyboardInterrupt()))
+        api.run(brief(), out, checkpoint_every=1, device=first, observer=LeaveAfter(2, KeyboardInterrupt()))
     api.resume(out, device=then, recipe=brief())
     assert_near(rows(out), rows(usual))
     assert all(t.device.type == "cpu" for t in opening.load_trainer(out).policies.tensors()["generator"].values())

@@ -11,7 +11,7 @@ from cotrain.distributed.cluster_file import Cluster, check_world, read_cluster_
 from cotrain.distributed.placement import VllmPlacement
 from cotrain.inference.vllm import VllmSettings, card_arguments
 from tests.helpers import TINY
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 WHOLE = """
 address = "10.0.0.1:6379"
@@ -82,10 +82,16 @@ def test_a_wrong_cluster_file_ends_the_command_before_anything_is_written(tmp_pa
     flags = ["--backend", "ray", "--cluster", written(tmp_path, "nodes = 3"), "--out", str(out)]
     assert main(["run", "grpo", *flags]) == 2
     assert capsys.readouterr().err.count("\n") == 1
-    assert main(["run", "grpo", "--cluster", "local", "--out", str(out)]) == 2
-    assert "--cluster goes with --backend ray" in capsys.readouterr().err
-    assert main(["run", "grpo", "--backend", "ray", "--cluster", str(tmp_path / "no.toml"), "--out", str(out)]) == 2
-    assert "no such file or directory" in capsys.readouterr().err
+    command_refuses(
+        ["run", "grpo", "--cluster", "local", "--out", str(out)],
+        "E_FLAGS_GO_TOGETHER: --cluster | --backend ray",
+        capsys,
+    )
+    command_refuses(
+        ["run", "grpo", "--backend", "ray", "--cluster", str(tmp_path / "no.toml"), "--out", str(out)],
+        "E_FILE_UNREADABLE: --cluster | no.toml",
+        capsys,
+    )
     assert not out.exists()
 
 

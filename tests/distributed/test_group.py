@@ -29,7 +29,7 @@ from cotrain.storage.tensor_files import is_finite, part_name, tensor_bytes, wri
 from cotrain.trainer.policy_store import PolicyStore
 from tests.distributed.processes import Apart, Here
 from tests.distributed.test_several import RECIPES, digest
-from tests.helpers import TINY
+from tests.helpers import TINY, LeaveAfter
 from tests.sentences import refuses
 
 
@@ -119,20 +119,6 @@ def test_a_rank_that_is_lost_three_times_in_one_step_ends_the_run_with_the_reaso
         made("adapters", tmp_path / "run", [(1, "update", n) for n in (1, 2, 3)])
 
 
-class Stop:
-    """Ends a run after so many steps."""
-
-    def __init__(self, steps):
-        self.left = steps
-
-    def message(self, text): ...
-
-    def update(self, row):
-        self.left -= 1
-        if not self.left:
-            raise KeyboardInterrupt
-
-
 def resumed(recipe, out, world, **settings):
     """Gone on with on so many ranks."""
     launcher = Mixed()
@@ -157,14 +143,14 @@ def test_a_run_goes_on_with_another_number_of_ranks(name, tmp_path):
     try:
         with pytest.raises(KeyboardInterrupt):
             loop.start_run(
-                made_of, out, checkpoint_every=1, backend=MultiProcessBackend(launcher, world=2), observer=Stop(2)
+                made_of, out, checkpoint_every=1, backend=MultiProcessBackend(launcher, world=2), observer=LeaveAfter(2)
             )
     finally:
         launcher.stop()
     seen.append(parts(out))
     for world in (1, 2):
         with pytest.raises(KeyboardInterrupt):
-            resumed(made_of, out, world, observer=Stop(2))
+            resumed(made_of, out, world, observer=LeaveAfter(2))
         seen.append(parts(out))
     resumed(made_of, out, 3)
     seen.append(parts(out))

@@ -53,7 +53,7 @@ def apart(policies, seed, device, threads):
     """An local engine for each policy."""
     from dataclasses import replace
 
-    asked = [name for name, spec in policies.items() if spec.speaks]
+    asked = [name for name, spec in policies.items() if spec.generates]
     return [
         replace(
             one_local_engine({name: policies[name]}, seed, device, threads)[0], what=f"engine of {name}", tested=True

@@ -16,6 +16,7 @@ from cotrain.trainer.failures import LostProcesses
 from tests.distributed.processes import Apart
 from tests.distributed.test_group import Mixed
 from tests.distributed.test_several import RECIPES, digest
+from tests.helpers import Heard
 from tests.sentences import refuses
 
 
@@ -42,21 +43,9 @@ class ShortInScoring(ShortInUpdate):
     gradient = False
 
 
-class Told:
-    """What a run says."""
-
-    def __init__(self):
-        self.lines = []
-
-    def message(self, text):
-        self.lines.append(text)
-
-    def update(self, row): ...
-
-
 def on_two(recipe, out, host, monkeypatch):
     monkeypatch.setattr(ranks, "RankHost", host)
-    launcher, told = Mixed(), Told()
+    launcher, told = Mixed(), Heard()
     try:
         loop.start_run(recipe, out, checkpoint_every=1, backend=MultiProcessBackend(launcher, world=2), observer=told)
     finally:

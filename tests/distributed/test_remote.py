@@ -27,7 +27,7 @@ from cotrain.runs.run import Interrupted
 from cotrain.storage import checkpoints
 from cotrain.storage.ledger import Ledger
 from cotrain.trainer.trainer import CoTrainer
-from tests.helpers import EASY, TINY, letter_tasks, tiny_model
+from tests.helpers import EASY, TINY, LeaveAfter, letter_tasks, tiny_model
 from tests.sentences import refuses
 
 SMALL = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1, "lr": 1e-3, "tasks": EASY}
@@ -314,18 +314,9 @@ def test_a_run_that_is_gone_on_with_asks_nothing_twice(judge, tmp_path):
     """Interrupted after step 1 was played and before it was saved: resuming takes the ledger's answers."""
     recipe = judged(judge)
     plain = loop.start_run(recipe, tmp_path / "plain").directory
-    cut, steps = tmp_path / "cut", []
-
-    class Stop:
-        def message(self, text): ...
-
-        def update(self, row):
-            steps.append(row)
-            if len(steps) == 1:
-                raise KeyboardInterrupt  # as a second signal: nothing is saved
-
+    cut = tmp_path / "cut"
     with pytest.raises((KeyboardInterrupt, Interrupted)):
-        loop.start_run(recipe, cut, observer=Stop())
+        loop.start_run(recipe, cut, observer=LeaveAfter(1))  # as a second signal: nothing is saved
     with Ledger(cut / "episodes") as ledger:
         assert ledger.steps() == (0,)
         played = ledger.read(0)

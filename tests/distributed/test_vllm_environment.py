@@ -8,6 +8,7 @@ import pytest
 
 from cotrain.cli.main import main
 from cotrain.distributed.ray_nodes import inspect_python, python_problem
+from tests.sentences import command_refuses
 
 HERE = inspect_python(sys.executable)
 
@@ -75,5 +76,8 @@ def test_heads_that_vllm_does_not_run_on_a_cpu_are_one_line(tmp_path, capsys):
 
 
 def test_vllm_wants_ray(tmp_path, capsys):
-    assert main(["run", "grpo", "--engine", "vllm", "--out", str(tmp_path / "run")]) == 2
-    assert "--engine vllm goes with --backend ray" in capsys.readouterr().err
+    command_refuses(
+        ["run", "grpo", "--engine", "vllm", "--out", str(tmp_path / "run")],
+        "E_FLAGS_GO_TOGETHER: --engine vllm | --backend ray",
+        capsys,
+    )

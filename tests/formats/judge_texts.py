@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from cotrain.core.types import ParseFailure
 from cotrain.formats.nonce import VERDICT_TAGS
 from cotrain.formats.preferences import read_gram, read_grm, read_rmr1, read_thinkrm
+from cotrain.formats.solutions import without_thought
 from cotrain.formats.verdicts import read_genprm, read_genrm, read_score
 
 READERS = {
@@ -33,7 +34,15 @@ PIECES = [f"<{tag}>" for tag in VERDICT_TAGS] + [f"</{tag}>" for tag in VERDICT_
 PIECES += ["Yes", "No", "Abstain", "\\boxed{", "}", "A", "B", "[[A]]", "[[B]]", "[", "]", ",", "%", "3", "0.5", "-"]
 PIECES += ["not", "$", "é", " ", "\n", "**Judgement**:", "\x00", "\ud800", *GOOD.values()]
 soup = st.one_of(st.text(), st.lists(st.sampled_from(PIECES), max_size=25).map("".join))
-harmless = st.text().filter(lambda t: not any(tag in t for tag in PIECES[: 2 * len(VERDICT_TAGS)]) and "[[" not in t)
+
+
+def is_harmless(text: str) -> bool:
+    """Whether a text has nothing that a format gives a meaning: no tag, no choice in brackets, no thought."""
+    has_tag = any(tag in text for tag in PIECES[: 2 * len(VERDICT_TAGS)])
+    return not has_tag and "[[" not in text and without_thought(text) == text
+
+
+harmless = st.text().filter(is_harmless)
 
 
 def reason(parsed) -> str:

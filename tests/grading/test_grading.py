@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cotrain.core.types import Grade
-from cotrain.grading.pool import SAVED, TRIES, GradingPool, quick_grade, read_answer
+from cotrain.grading.compare_texts import quick_grade, read_answer
+from cotrain.grading.pool import SAVED, TRIES, GradingPool
 from tests.sentences import refuses
 
 RIGHT, WRONG = Grade(value=True), Grade(value=False)

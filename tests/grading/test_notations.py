@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from cotrain.grading.pool import GradingPool, read_answer, vote_key
+from cotrain.grading.compare_texts import read_answer, vote_key
+from cotrain.grading.pool import GradingPool
 
 SAME = {  # gold: answers that are right
     # powers of ten

@@ -88,8 +88,8 @@ def test_a_plan_has_no_pass_for_them(shared):
     term = LossTerm(name="solver", algorithm=GRPO(reward_weights={OUTCOME: 1.0}), samples=samples)
     (planned,) = plan_update([term], micro_tokens=12, shared=shared)
     assert sorted(i for batch in planned.batches for i in batch) == [i for i in range(9) if i not in FLAT]
-    assert planned.normaliser.sequences == 9
-    assert planned.normaliser.tokens == sum(len(s.token_ids) for s in samples)
+    assert planned.totals.sequences == 9
+    assert planned.totals.tokens == sum(len(s.token_ids) for s in samples)
     nan = replace(samples[0], advantages=samples[0].advantages * float("nan"))
     assert 0 in computed_samples(replace(term, samples=(nan, *samples[1:])))  # for the update to refuse
 

@@ -34,8 +34,8 @@ def test_a_plan_holds_each_sample_once_and_the_totals_of_the_term(shared):
         samples = planned.term.samples
         assert sorted(i for batch in planned.batches for i in batch) == list(range(len(samples)))
         assert len(planned.batches) > 1
-        assert planned.normaliser.sequences == len(samples)
-        assert planned.normaliser.tokens == sum(len(s.token_ids) for s in samples)
+        assert planned.totals.sequences == len(samples)
+        assert planned.totals.tokens == sum(len(s.token_ids) for s in samples)
 
 
 def test_parts_of_a_plan_add_up_to_the_whole():

@@ -19,7 +19,7 @@ from cotrain.runs import run as loop
 from cotrain.runs import step_recorder
 from cotrain.runs.run import Interrupted
 from cotrain.storage.ledger import Ledger
-from tests.helpers import EASY, TINY
+from tests.helpers import EASY, TINY, Heard
 
 
 def rows(**series):
@@ -353,27 +353,16 @@ class Always:
         return "accuracy within 0.1 of its best while the reward rises"
 
 
-class Listener:
-    def __init__(self):
-        self.said = []
-
-    def message(self, text):
-        self.said.append(text)
-
-    def update(self, row):
-        pass
-
-
 @pytest.mark.whole
 def test_a_run_says_an_alarm_once_and_keeps_it_through_an_interruption(tmp_path, monkeypatch):
     """With a band that the first step leaves: reward hacking, after one row instead of ten."""
     quick = replace(next(b for b in BANDS if b.name == "reward hacking"), window=1, rule=Always())
     monkeypatch.setattr(step_recorder, "Monitor", partial(Monitor, bands=(quick,)))
-    whole, interrupted, resumed = Listener(), Listener(), Listener()
+    whole, interrupted, resumed = Heard(), Heard(), Heard()
     made = grpo(model=TINY, steps=2, tasks=EASY, kl=0.0, tasks_per_step=3, group_size=4, evaluation_tasks=1)
     recipe = replace(made, evaluation=replace(made.evaluation, group_size=1, greedy=False, splits=()))
     loop.start_run(recipe, tmp_path / "whole", observer=whole)
-    text = [line for line in whole.said if line.startswith("alarm")]
+    text = [line for line in whole.lines if line.startswith("alarm")]
     assert len(text) == 2 and text[0].startswith("alarm after step 1: reward hacking (solver/reward/format: ")
     alarms = json.loads((tmp_path / "whole" / "summary.json").read_text())["alarms"]
     assert [(a["key"], a["step"], a["last"]) for a in alarms] == [
@@ -387,8 +376,8 @@ def test_a_run_says_an_alarm_once_and_keeps_it_through_an_interruption(tmp_path,
     with pytest.raises(Interrupted):
         loop.start_run(recipe, tmp_path / "other", checkpoint_every=1, observer=interrupted, wrap_engine=StopsLate)
     loop.resume_run(recipe, tmp_path / "other", observer=resumed)
-    assert [line for line in interrupted.said if line.startswith("alarm")] == text
-    assert not any(line.startswith("alarm") for line in resumed.said)
+    assert [line for line in interrupted.lines if line.startswith("alarm")] == text
+    assert not any(line.startswith("alarm") for line in resumed.lines)
     assert (tmp_path / "other" / "summary.json").read_bytes() == (tmp_path / "whole" / "summary.json").read_bytes()
 
 

@@ -18,7 +18,7 @@ from cotrain.models.nanochat import convert
 from cotrain.models.tiktoken_encoding import read_encoding
 from cotrain.prompts.chat_template import Message
 from cotrain.prompts.render import Renderer
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 SPECIAL = [
     "<|bos|>",
@@ -211,14 +211,11 @@ def test_a_malicious_pickle_is_refused_and_its_canary_never_written(tmp_path, ca
     command = ["convert", "nanochat", str(folder), "--out", str(tmp_path / "out")]
     for attack in (pickle.dumps(Bomb(canary)), pickled(encoding() | {"name": Bomb(canary), "pat_str": Bomb(canary)})):
         words.write_bytes(attack)
-        assert main(command) == 2
-        (line,) = capsys.readouterr().err.strip().splitlines()
-        assert "tokenizer.pkl" in line and "--tokenizer" in line
+        command_refuses(command, "E_TIKTOKEN_UNREADABLE: tokenizer.pkl | --tokenizer", capsys)
     words.write_bytes(good)
     for state in (weights() | {"lm_head.weight": Bomb(canary)}, Bomb(canary)):
         torch.save(state, folder / "model_000007.pt")
-        assert main(command) == 2
-        assert "open" in capsys.readouterr().err
+        command_refuses(command, "E_NANOCHAT_WEIGHTS_UNREADABLE: model_000007.pt | open", capsys)
     assert not canary.exists() and not (tmp_path / "out").exists()
     torch.load(folder / "model_000007.pt", weights_only=False)
     assert canary.exists(), "the control: the plain reader is taken in"

@@ -12,7 +12,7 @@ from cotrain.cli.main import main
 from cotrain.models.load import save_model
 from cotrain.pretraining import core_tasks
 from cotrain.pretraining.core_tasks import continuation_losses, measure_core, read_items
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 
 class Alphabet:
@@ -128,20 +128,21 @@ def test_the_command_writes_what_it_prints_and_refuses_what_is_not_of_it(model, 
     printed = json.loads(capsys.readouterr().out)
     assert printed == json.loads((tmp_path / "out" / "suite-core.json").read_text())
     assert printed["figures"]["cde/accuracy"]["n"] == 3
-    assert main(words) == 2
-    assert "--suite core needs its tasks" in capsys.readouterr().err
+    command_refuses(words, "E_COMMAND_LINE: --suite core | --data FILE", capsys)
     malformed = tmp_path / "malformed.jsonl"
     malformed.write_text((tmp_path / "cde.jsonl").read_text() + "nonsense\n")
     more = ["--data", str(malformed), "--out", str(tmp_path / "lenient"), "--json"]
-    assert main([*words, *more]) == 2
-    assert "malformed.jsonl, row 4" in capsys.readouterr().err
+    command_refuses([*words, *more], "E_ROW_NOT_JSON: malformed.jsonl, row 4", capsys)
     assert main([*words, *more, "--lenient"]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["settings"]["set_aside"] == 1 and "1 of 4" in err
     assert "row 4" in (tmp_path / "lenient" / "quarantine.jsonl").read_text()
-    assert main([*words[:3], "core,gsm8k", "--data", file]) == 2
-    assert "--suite core is measured by itself" in capsys.readouterr().err
-    assert main([*words, "--data", file, "--samples", "4"]) == 2
-    assert "--samples does not go with --suite core" in capsys.readouterr().err
-    assert main(["eval", str(tmp_path / "base"), "--suite", "jsonl", "--data", file, "--shots", "1"]) == 2
-    assert "--shots goes with --suite core" in capsys.readouterr().err
+    command_refuses(
+        [*words[:3], "core,gsm8k", "--data", file], "E_COMMAND_LINE: --suite core | the other suites", capsys
+    )
+    command_refuses([*words, "--data", file, "--samples", "4"], "E_COMMAND_LINE: --samples | --suite core", capsys)
+    command_refuses(
+        ["eval", str(tmp_path / "base"), "--suite", "jsonl", "--data", file, "--shots", "1"],
+        "E_COMMAND_LINE: --shots | --suite core",
+        capsys,
+    )

@@ -10,7 +10,7 @@ from cotrain.formats.steps import STEPS_AS
 from cotrain.pretraining.solutions import ENDS, gold_solutions, solver_of
 from cotrain.prompts.templates import SOLVE_FULL, fill_template
 from tests.helpers import EASY, TINY
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 WORK = "3 + 4 = <<3+4=7>>7\n7 * 2 = 14"
 TAGGED = "<step>3 + 4 = 7</step><step>7 * 2 = 14</step><answer>14</answer>"
@@ -121,5 +121,6 @@ def test_the_command_learns_gold_solutions_and_the_models_own(tmp_path, capsys):
     kept = [json.loads(line)["messages"] for line in (tmp_path / "own/samples.jsonl").read_text().splitlines()]
     for user, assistant in kept:
         assert right[user["content"].removesuffix("\nSolve:")].grade(assistant["content"]).value is True
-    assert main(["teach", "solver", "--model", TINY, "--out", str(tmp_path / "no")]) == 2
-    assert "required: --data" in capsys.readouterr().err
+    command_refuses(
+        ["teach", "solver", "--model", TINY, "--out", str(tmp_path / "no")], "E_COMMAND_LINE: required: --data", capsys
+    )

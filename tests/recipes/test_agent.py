@@ -466,7 +466,7 @@ def test_what_cannot_be_run_is_refused_when_the_recipe_is_built(functions):
     for given, code in (
         ({}, "E_AGENT_NOT_NAMED"),
         ({"agent": functions.once, "command": "true"}, "E_AGENT_NOT_NAMED"),
-        ({"agent": functions.value}, "E_AGENT_SIGNATURE: value"),
+        ({"agent": functions.value}, "E_FUNCTION_SIGNATURE: value"),
         ({"command": "no-such-program"}, "E_NO_SUCH_PROGRAM: agent | 'no-such-program'"),
         ({"agent": functions.once, "seconds": 0.0}, "E_SETTING_RANGE"),
         ({"agent": functions.once, "models": "a,a"}, "E_AGENT_MODELS"),

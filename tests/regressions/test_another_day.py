@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import signal
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from cotrain.runs import opening
 from cotrain.runs import run as loop
 from cotrain.runs.run import Interrupted
 from cotrain.storage.ledger import Ledger
-from tests.helpers import EASY, TINY
+from tests.helpers import EASY, TINY, CountedEngine
 
 DATED = "{{ '[' ~ strftime_now('%d %b %Y %H:%M') ~ ']' }}"
 
@@ -46,20 +45,6 @@ def recipe_of(model):
     )
 
 
-class Counted:
-    """An engine that is asked to stop after some steps of it."""
-
-    def __init__(self, engine, most):
-        self.engine, self.most, self.count = engine, most, 0
-        self.sample, self.publish, self.counts = engine.sample, engine.publish, engine.counts
-
-    def advance(self):
-        self.count += 1
-        if self.count > self.most:
-            raise Interrupted(signal.SIGINT)
-        return self.engine.advance()
-
-
 def prompts_of(out, model):
     tokenizer = load_tokenizer(model)
     with Ledger(out / "episodes") as ledger:
@@ -72,7 +57,7 @@ def test_a_run_that_goes_on_another_day_tells_the_day_of_its_beginning(model, tm
     out, engines = tmp_path / "run", []
 
     def wrap(engine):
-        engines.append(Counted(engine, 3))
+        engines.append(CountedEngine(engine, stop_at=4))
         return engines[-1]
 
     with pytest.raises(Interrupted):

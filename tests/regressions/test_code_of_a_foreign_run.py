@@ -15,7 +15,7 @@ from cotrain.core import trust
 from cotrain.runs.directory import RunDirectory
 from cotrain.storage.file_ops import digest_of
 from tests.helpers import TINY
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 METHOD = """
 import os
@@ -164,7 +164,8 @@ def test_an_edited_method_of_a_run_begun_here_is_trusted_where_it_was_begun(run,
     assert main(["eval", str(out), "--problems", "1"]) == 0
     shutil.move(out, tmp_path / "moved")
     method.write_text(METHOD + "# edited once more\n")
-    assert main(["eval", str(tmp_path / "moved"), "--problems", "1"]) == 2
+    moved = str(tmp_path / "moved")
+    command_refuses(["eval", moved, "--problems", "1"], "E_CODE_NOT_TRUSTED", capsys, names=(moved, str(method)))
     shutil.copytree(run, out)  # another run in its place that names the same file
     named(out, f"{method}:mine")
     (out / "provenance.json").write_text((out / "provenance.json").read_text() + " ")
@@ -172,8 +173,7 @@ def test_an_edited_method_of_a_run_begun_here_is_trusted_where_it_was_begun(run,
     directory.write_with_hashes(
         {"provenance.json": json.loads((out / "provenance.json").read_text()) | {"python": "other"}}
     )
-    assert main(["eval", str(out), "--problems", "1"]) == 2
-    assert str(method) in capsys.readouterr().err
+    command_refuses(["eval", str(out), "--problems", "1"], "E_CODE_NOT_TRUSTED", capsys, names=str(method))
 
 
 def test_a_relative_path_names_no_file_of_the_current_directory(run, monkeypatch, capsys):
@@ -181,8 +181,9 @@ def test_a_relative_path_names_no_file_of_the_current_directory(run, monkeypatch
     named(run, "method.py:mine")
     monkeypatch.chdir(run.parent)
     for more in ([], ["--trust-code"]):
-        assert main(["eval", str(run), "--problems", "1", *more]) == 2
-        assert "names the Python file 'method.py' by a relative path" in capsys.readouterr().err
+        command_refuses(
+            ["eval", str(run), "--problems", "1", *more], "E_CODE_PATH_RELATIVE: 'method.py' | recipe.json", capsys
+        )
     assert not ran(run)
 
 

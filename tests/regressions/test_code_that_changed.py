@@ -10,7 +10,7 @@ import cotrain
 from cotrain.cli.main import main
 from cotrain.runs.directory import CODE, RunDirectory
 from tests.helpers import TINY
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 REWARD = """
 import weights
@@ -107,6 +107,5 @@ def test_a_comparison_refuses_to_mix_two_codes(tmp_path, capsys):
     words += ["--set", "group_size=2", "--evaluate-every", "0", "--workers", "1"]
     assert main([*words, "--seeds", "1"]) == 0
     (tmp_path / "reward.py").write_text("def paid(task, answer, correct):\n    return -1.0\n")
-    assert main([*words, "--seeds", "2"]) == 2
-    assert f"{tmp_path / 'reward.py'} has changed" in capsys.readouterr().err
+    command_refuses([*words, "--seeds", "2"], "E_CODE_CHANGED", capsys, names=str(tmp_path / "reward.py"))
     assert not list((tmp_path / "c").rglob("seed-1/recipe.json"))

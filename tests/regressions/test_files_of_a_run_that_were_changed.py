@@ -4,7 +4,6 @@ word."""
 
 import json
 import shutil
-import signal
 
 import pytest
 
@@ -15,22 +14,12 @@ from cotrain.recipes.grpo import grpo
 from cotrain.runs import run as loop
 from cotrain.storage import checkpoints
 from cotrain.trainer.failures import StoppedBySignal
-from tests.helpers import EASY, TINY
+from tests.helpers import EASY, TINY, StopAfter
 from tests.sentences import refuses
 
 pytestmark = pytest.mark.whole
 
 STOPPED, STEPS = 3, 5
-
-
-class Stopping:
-    """An observer that stops the run after a step, as a signal does."""
-
-    def message(self, text): ...
-
-    def update(self, row):
-        if row["step"] == STOPPED - 1 and "kind" not in row:
-            signal.raise_signal(signal.SIGINT)
 
 
 def recipe(seed=0):
@@ -41,7 +30,7 @@ def recipe(seed=0):
 
 def stopped_run(folder, seed=0):
     with pytest.raises(StoppedBySignal):
-        api.run(recipe(seed), folder, checkpoint_every=1, observer=Stopping())
+        api.run(recipe(seed), folder, checkpoint_every=1, observer=StopAfter(STOPPED - 1))
     return folder
 
 

@@ -12,22 +12,10 @@ from cotrain.distributed.local import LocalBackend, make_local_engine
 from cotrain.recipes.grpo import grpo
 from cotrain.runs import opening
 from cotrain.storage.ledger import Ledger
-from tests.helpers import EASY, TINY
+from tests.helpers import EASY, TINY, Heard
 from tests.sentences import refuses
 
 SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 2, "evaluation_tasks": 4}
-
-
-class Heard:
-    """An observer that keeps what it was told."""
-
-    def __init__(self):
-        self.lines = []
-
-    def message(self, text):
-        self.lines.append(text)
-
-    def update(self, row): ...
 
 
 def questions(folder, long):

@@ -25,22 +25,10 @@ from cotrain.recipes.prime.recipe import prime
 from cotrain.recipes.tango import tango
 from cotrain.rollout.protocols import solve
 from cotrain.trainer.trainer import CoTrainer
-from tests.helpers import EASY, TINY, Talks
-from tests.sentences import refuses
+from tests.helpers import EASY, TINY, Heard, Talks
+from tests.sentences import command_refuses, refuses
 
 SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "group_size": 4, "evaluation_tasks": 1, "lr": 1e-3}
-
-
-class Heard:
-    """An observer that keeps what it was told."""
-
-    def __init__(self):
-        self.lines = []
-
-    def message(self, text):
-        self.lines.append(text)
-
-    def update(self, row): ...
 
 
 def played(protocol, steps=3, reward_weights=None):
@@ -210,9 +198,10 @@ def test_an_objective_that_never_comes_due_is_refused_in_the_words_of_each_comma
     assert main(["run", "tango", "--steps", "20", "--model", TINY, "--out", str(tmp_path / "run")]) == 2
     assert not (tmp_path / "run").exists()
     assert "give --steps 41 or more, or shorten the warm-up of 40 steps, as in --warmup 6" in capsys.readouterr().err
-    assert main(["compare", "grpo", "tango", "--batches", "6", "--out", str(tmp_path / "two")]) == 2
-    assert "give --batches 41 or more, or shorten the warm-up of 40 steps, as in tango:warmup=1" in (
-        capsys.readouterr().err
+    command_refuses(
+        ["compare", "grpo", "tango", "--batches", "6", "--out", str(tmp_path / "two")],
+        "E_OBJECTIVE_NEVER_DUE: 'tango' | --batches 41 | tango:warmup=1",
+        capsys,
     )
     check_due(tango(steps=20, warmup=6))
     check_due(tango(steps=6, warmup=1))

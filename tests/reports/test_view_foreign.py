@@ -12,7 +12,7 @@ from cotrain.reports.foreign import as_run_directory, is_foreign
 from cotrain.reports.places import find_places
 from cotrain.reports.runs import open_run
 from tests.reports.fake_run import write_fake_run
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets" / "foreign"
 TRL, VERIFIERS = ASSETS / "trl", ASSETS / "verifiers"
@@ -45,8 +45,7 @@ def test_why_of_a_file_alone(capsys):
     pytest.importorskip("pyarrow")
     assert main(["why", str(TRL / "completions_00001.parquet"), "1:0:0"]) == 0
     assert "<step>" in capsys.readouterr().out
-    assert main(["why", str(TRL), "9:0:0"]) == 2
-    assert "has no rollout 9:0:0" in capsys.readouterr().err
+    command_refuses(["why", str(TRL), "9:0:0"], "E_NO_SUCH_ROLLOUT: 9:0:0 | 1 to 3", capsys)
 
 
 def test_diff_sets_two_files_beside_each_other(capsys):
@@ -94,8 +93,7 @@ def test_a_run_that_an_audit_wrote_is_opened_and_not_resumed(tmp_path, capsys):
     assert main(["audit", str(VERIFIERS), "--out", str(out)]) == 0
     capsys.readouterr()
     assert main(["why", str(out), "1:0:1"]) == 0
-    assert main(["audit", str(VERIFIERS), "--out", str(out)]) == 2
-    assert "is not empty" in capsys.readouterr().err
+    command_refuses(["audit", str(VERIFIERS), "--out", str(out)], "E_OUT_IS_NOT_EMPTY", capsys, names=str(out))
     assert main(["resume", str(out)]) == 2
     assert len(capsys.readouterr().err.strip().splitlines()) == 1
 

@@ -88,12 +88,19 @@ def test_documents_are_answered(server: Server) -> None:
 @pytest.mark.parametrize(
     "headers",
     [
-        {"Host": "evil.example"}, {"Host": "evil.example:80"}, {"Host": "127.0.0.1.evil.example"}, {"Host": ""},
+        {"Host": "evil.example"},
+        {"Host": "evil.example:80"},
+        {"Host": "127.0.0.1.evil.example"},
+        {"Host": ""},
         {"Host": "0.0.0.0:1"},
-        {"Host": "localhost@evil.example"}, {"Origin": "http://evil.example"}, {"Origin": "null"}, {"Origin": "http://127.0.0.1:1"},
-        {"Sec_Fetch_Site": "cross-site"}, {"Sec_Fetch_Site": "same-site"},
+        {"Host": "localhost@evil.example"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site"},
     ],
-)  # fmt: skip
+)
 def test_who_comes_from_elsewhere_gets_nothing(server: Server, headers: dict[str, str]) -> None:
     for path in ("", "api/runs", "api/0/overview"):
         status, content, _ = server.ask(f"/{server.token}/{path}", **headers)

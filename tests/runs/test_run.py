@@ -3,7 +3,6 @@
 import gzip
 import hashlib
 import json
-import os
 import random
 import signal
 import subprocess
@@ -51,7 +50,7 @@ from cotrain.runs.run import Interrupted
 from cotrain.storage import checkpoints
 from cotrain.storage.ledger import Ledger
 from cotrain.trainer.trainer import CoTrainer
-from tests.helpers import EASY, TINY, RandomLatency, is_documented
+from tests.helpers import EASY, TINY, CountedEngine, RandomLatency, StopAfter, is_documented, kill_after_rows
 from tests.sentences import refuses
 
 pytestmark = pytest.mark.whole
@@ -201,22 +200,8 @@ def digest(folder: Path) -> str:
     return found.hexdigest()
 
 
-class Counted:
-    """An engine that counts its advances, and stops the run at one of them."""
-
-    def __init__(self, engine, stop_at=None):
-        self.engine, self.count, self.stop_at = engine, 0, stop_at
-        self.sample, self.publish, self.counts = engine.sample, engine.publish, engine.counts
-
-    def advance(self):
-        self.count += 1
-        if self.count == self.stop_at:
-            raise Interrupted(signal.SIGINT)
-        return self.engine.advance()
-
-
 def counted(engines, engine, stop_at=None):
-    engines.append(Counted(engine, stop_at))
+    engines.append(CountedEngine(engine, stop_at))
     return engines[-1]
 
 
@@ -242,21 +227,11 @@ def check_resuming(make, folder, advances, other):
     assert digest(other) == digest(folder)
 
 
-class LeaveAfter:
-    """An observer that asks the run to stop after its first step, as Ctrl-C does."""
-
-    def message(self, text): ...
-
-    def update(self, row):
-        if row.get("step") == 0:
-            os.kill(os.getpid(), signal.SIGINT)
-
-
 @pytest.mark.parametrize("name", SILENT)
 def test_a_run_in_which_no_model_speaks_stops_when_it_is_asked_to(name, tmp_path):
     loop.start_run(SILENT[name](), tmp_path / "whole")
     with pytest.raises(Interrupted):
-        loop.start_run(SILENT[name](), tmp_path / "other", observer=LeaveAfter())
+        loop.start_run(SILENT[name](), tmp_path / "other", observer=StopAfter(step=0))
     assert checkpoints.latest_checkpoint(tmp_path / "other/checkpoints").step == 1
     loop.resume_run(SILENT[name](), tmp_path / "other")
     assert digest(tmp_path / "other") == digest(tmp_path / "whole")
@@ -329,23 +304,12 @@ def test_killed_at_a_random_point_a_run_ends_as_if_never_killed(whole, tmp_path)
     chance = random.Random(time.time_ns())
     for tried in range(4):  # on a busy machine it may end before it is killed
         killed = tmp_path / f"killed-{tried}"
-        process = subprocess.Popen([*COMMAND, str(killed)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         rows = chance.randint(1, 4)  # of the metrics, before the kill; tests/disk kills twenty times
-        while process.poll() is None and _lines(killed / "metrics.jsonl") < rows:
-            time.sleep(0.002)
-        time.sleep(chance.random() * 0.1)
-        if process.poll() is None:
+        if was_killed := kill_after_rows([*COMMAND, str(killed)], killed, rows, then=chance.random() * 0.1):
             break
-        assert process.returncode == 0
-    assert process.poll() is None, "it ended before it was killed"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    assert was_killed
     api.resume(killed)
     assert digest(killed) == digest(whole("tango")[0])
-
-
-def _lines(path: Path) -> int:
-    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def test_a_signal_saves_and_says_how_to_go_on(tmp_path):

@@ -11,23 +11,14 @@ import torch
 from cotrain.recipes.grpo import grpo
 from cotrain.runs import out_of_room
 from cotrain.runs import run as loop
-from cotrain.runs.log import SilentObserver
 from cotrain.runs.out_of_room import DiskRetry, oom_messages
 from cotrain.storage import file_ops as disk
 from cotrain.storage.file_ops import DiskError
 from cotrain.trainer.failures import Interrupted
 from cotrain.trainer.trainer import CoTrainer
-from tests.helpers import EASY, TINY, is_documented
+from tests.helpers import EASY, TINY, Heard, is_documented
 from tests.runs.test_run import digest
 from tests.sentences import refuses
-
-
-class Heard(SilentObserver):
-    def __init__(self):
-        self.lines = []
-
-    def message(self, text):
-        self.lines.append(text)
 
 
 def full(times, error=errno.ENOSPC):

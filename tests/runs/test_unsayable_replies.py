@@ -7,6 +7,7 @@ import pytest
 
 from cotrain.cli.main import main
 from tests.helpers import TINY
+from tests.sentences import command_refuses
 
 SIZE = ["--steps=2", "--tasks-per-step=2", "--evaluation-tasks=2", "--threads=1", "--device=cpu"]
 GOOD, OPEN = "hm\n</think>\n\n{}", "no end of the thought {}"
@@ -67,5 +68,4 @@ def test_it_is_set_aside_and_counted(name, thinker, tmp_path, capsys):
 def test_most_of_a_file_is_not_left_out(thinker, tmp_path, capsys):
     data = pairs(tmp_path / "data.jsonl", 30)
     words = ["run", "dpo", "--tasks=pairs", f"--model={thinker}", data, f"--out={tmp_path / 'run'}", "--lenient", *SIZE]
-    assert main(words) == 2
-    assert "at most half may be left out" in capsys.readouterr().err
+    command_refuses(words, "E_TOO_MANY_BAD_ROWS: 30 of 40 rows", capsys)

@@ -17,6 +17,7 @@ from cotrain.recipes.grpo import grpo
 from cotrain.recipes.tango import tango
 from cotrain.runs.model_paths import pin_model_names
 from tests.helpers import EASY, TINY
+from tests.sentences import command_refuses
 
 SMALL = ["--steps=1", "--tasks-per-step=2", "--group-size=2", "--evaluation-tasks=2", "--threads=1"]
 BRIEF = ["--operations", "2", "2", "--set=roles.solver.sampling.max_tokens=8", "--set=evaluation.splits=[]"]
@@ -57,9 +58,7 @@ def test_a_moved_model_is_told_with_the_flag_that_helps(place, capsys):
     shutil.move("inst", "elsewhere")
     capsys.readouterr()
     for words in (["export", "run", "--role=solver", "--out=adapter"], ["resume", "run", "--steps=2"]):
-        assert main(words) == 2
-        (line,) = capsys.readouterr().err.strip().splitlines()
-        assert "there/inst' is not there any more" in line and "--model NEW" in line
+        command_refuses(words, "E_MODEL_MOVED: there/inst' | --model NEW", capsys)
     shutil.copytree(TINY, "other")
     (Path("other") / "model.safetensors").write_bytes(b"x")
     for wrong, why in (("nowhere", "is no directory"), ("other", "other weights"), ("a=elsewhere", "no model 'a'")):
@@ -67,8 +66,7 @@ def test_a_moved_model_is_told_with_the_flag_that_helps(place, capsys):
         assert why in capsys.readouterr().err
     assert main(["export", "run", "--role=solver", "--out=adapter", "--model=elsewhere"]) == 0
     assert json.loads(Path("adapter/adapter_config.json").read_text())["base_model_name_or_path"].endswith("/elsewhere")
-    assert main(["resume", "run", "--model=elsewhere"]) == 2  # it is known now
-    assert "leave it out" in capsys.readouterr().err
+    command_refuses(["resume", "run", "--model=elsewhere"], "E_MODEL_FLAG_NOT_NEEDED: --model elsewhere", capsys)
     assert main(["resume", "run"]) == 0
 
 

@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 from cotrain.cli.main import main
 from cotrain.serving.app import host_of, make_application, open_listener
 from cotrain.serving.models import StreamedReply
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
@@ -204,8 +204,9 @@ def test_an_engine_that_stays_broken_waits_for_the_next_request(client, served, 
 def test_the_command_says_in_one_line_what_is_wrong(capsys, monkeypatch, tmp_path):
     with open_listener("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
-        assert main(["serve", str(tmp_path), "--port", str(port)]) == 2
-        assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
+        command_refuses(
+            ["serve", str(tmp_path), "--port", str(port)], "E_CANNOT_LISTEN", capsys, names=f"127.0.0.1:{port}"
+        )
     assert main(["serve", str(tmp_path), "--port", "0"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
     with refuses("E_PORT"):
@@ -214,8 +215,7 @@ def test_the_command_says_in_one_line_what_is_wrong(capsys, monkeypatch, tmp_pat
     monkeypatch.delitem(sys.modules, "cotrain.rollout.http_server")
     monkeypatch.delattr("cotrain.serving.app", raising=False)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert main(["serve", str(tmp_path)]) == 2
-    assert "pip install -e '.[serve]'" in capsys.readouterr().err
+    command_refuses(["serve", str(tmp_path)], "E_SERVE_NOT_INSTALLED: .[serve]", capsys)
 
 
 @pytest.mark.whole

@@ -15,8 +15,9 @@ from cotrain.cli.main import main
 from cotrain.trackers.observer import TrackingObserver, numbers_of, rollouts_note, rollouts_of_run
 from cotrain.trackers.rollouts import sampled_rollouts
 from cotrain.trackers.sinks import SentRows, Sink
-from tests.helpers import TINY
+from tests.helpers import TINY, Heard
 from tests.reports.fake_run import write_fake_run
+from tests.sentences import command_refuses
 
 ROWS = [
     {"step": -1, "kind": "evaluation", "eval/a": 0.25},
@@ -24,23 +25,10 @@ ROWS = [
 ]
 
 
-class Told:
-    """An observer that keeps what it was told."""
-
-    def __init__(self):
-        self.messages, self.rows = [], []
-
-    def message(self, text):
-        self.messages.append(text)
-
-    def update(self, row):
-        self.rows.append(row)
-
-
 def mirrored(tmp_path, trackers, rows=ROWS, **options):
     """Hand rows to trackers; what was said, the seconds that the rows took, and those of the end. ``kept``: what is to
     be full before the end."""
-    told, kept = Told(), options.pop("kept", rows)
+    told, kept = Heard(), options.pop("kept", rows)
     options = {"patience": 30.0, "about": {"recipe": "tango", "seed": 0}} | options
     with TrackingObserver(told, tmp_path, trackers, **options) as mirrors:
         begun = time.perf_counter()
@@ -51,7 +39,7 @@ def mirrored(tmp_path, trackers, rows=ROWS, **options):
             time.sleep(0.002)
         begun = time.perf_counter()
     assert told.rows == list(rows)
-    return mirrors, told.messages, ran, time.perf_counter() - begun
+    return mirrors, told.lines, ran, time.perf_counter() - begun
 
 
 def keeper(kept, closed=None):
@@ -134,17 +122,17 @@ def test_a_slow_one_fills_its_queue_and_drops_rows(tmp_path):
         kept.append(step)
 
     rows = [{"step": i, "a": 1.0} for i in range(200)]
-    told = Told()
+    told = Heard()
     with TrackingObserver(
         told, tmp_path, {"slow": lambda about: Sink(write, lambda: None)}, capacity=5, patience=30
     ) as mirrors:
         for row in rows:
             mirrors.update(row)
-        warned = list(told.messages)
+        warned = list(told.lines)
         go.set()
     assert len(warned) == 1 and "5 rows behind" in warned[0] and "metrics.jsonl has every row" in warned[0]
     assert 5 <= len(kept) <= 6 and mirrors.mirrors[0].dropped_rows == 200 - len(kept)
-    assert told.messages[1:] == [f"tracker slow: {200 - len(kept)} of 200 rows did not get there (it is 5 rows behind)"]
+    assert told.lines[1:] == [f"tracker slow: {200 - len(kept)} of 200 rows did not get there (it is 5 rows behind)"]
 
 
 def test_a_run_is_told_no_more_than_its_name_and_goes_on_under_its_id(tmp_path):
@@ -388,8 +376,11 @@ def test_rollouts_are_traces_in_trackio_and_replaced_with_their_step(tmp_path):
 
 
 def test_bad_names_are_one_line(tmp_path, capsys, monkeypatch):
-    assert main(["run", "grpo", "--out", str(tmp_path / "x"), "--tracker", "wandbb"]) == 2
-    assert "did you mean 'wandb'" in capsys.readouterr().err
+    command_refuses(
+        ["run", "grpo", "--out", str(tmp_path / "x"), "--tracker", "wandbb"],
+        "E_UNKNOWN_TRACKER: 'wandbb' | 'wandb'",
+        capsys,
+    )
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert main(["run", "grpo", "--out", str(tmp_path / "x"), "--tracker", "trackio"]) == 2
     assert "pip install -e '.[trackio]'" in capsys.readouterr().err and not (tmp_path / "x").exists()

@@ -8,10 +8,10 @@
     keep_top, then any        the m judgements that a meta score ranks highest, DeepSeek-GRM's meta RM
     pairwise_advantages       d_ij → A_i                             Think-RM (arXiv 2505.16265)
 
-A verdict that could not be parsed is no argument here: leave it out, and of no verdicts at all every aggregate is
-None, never a number. Values are floats or bools; sums are exact (``fsum``), so no order changes a result.
+Callers leave out verdicts that could not be parsed. The aggregate of no verdicts is None, never a number. Values are
+floats or bools; sums are exact (``fsum``), so the order of verdicts does not matter.
 
-Left out: weighting judges by their past accuracy, and Elo or Bradley-Terry fits to pairwise outcomes (row sums are
+Left out: weighting verifiers by their past accuracy, and Elo or Bradley-Terry fits to pairwise outcomes (row sums are
 what Think-RM uses, and are the least-squares fit when every pair was compared).
 """
 
@@ -72,7 +72,7 @@ def aggregate(
 
     Args:
         values: [K] verdicts as numbers.
-        meta: [K] how far each is trusted; goes with ``top``.
+        meta: [K] meta score of each verdict; goes with ``top``.
 
     Raises UnknownName for another name; ValueError for a value that is not finite, for one of ``meta`` and ``top``
     without the other, and as ``keep_top`` does.
@@ -89,8 +89,8 @@ def aggregate(
 
 
 def keep_top(values: Sequence[T], meta: Sequence[float], top: int) -> tuple[T, ...]:
-    """The ``top`` values with the highest meta scores, in their own order; of equals the earlier (DeepSeek-GRM keeps
-    half). Fewer when there are not as many.
+    """The ``top`` values with the highest meta scores, in their original order; of equal scores the earlier ones
+    (DeepSeek-GRM keeps half). All of them if there are fewer than ``top``.
 
     Raises ValueError when the lengths differ, ``top`` is below 1, or a meta score is nan.
     """
@@ -111,8 +111,8 @@ def skew_matrix(size: int, outcomes: Mapping[tuple[int, int], float]) -> tuple[t
 
     Args:
         size: N responses.
-        outcomes: (i, j) → r_i − r_j, such as ``Preference.margin`` of i in front of j. A pair that was asked in both
-            orders gets the mean of both; one that was not asked, or got no verdict, is 0 as in Think-RM's code.
+        outcomes: (i, j) → r_i − r_j, such as ``Preference.margin`` with i shown first. A pair that was compared in both
+            orders gets the mean; one without a verdict is 0, as in Think-RM's code.
 
     Raises ValueError for a pair that is none of this group, and for an outcome that is not finite.
     """
@@ -120,8 +120,8 @@ def skew_matrix(size: int, outcomes: Mapping[tuple[int, int], float]) -> tuple[t
     for (i, j), outcome in outcomes.items():
         if i == j or not (0 <= i < size and 0 <= j < size) or not math.isfinite(outcome):
             raise ValueError(f"the outcome {outcome} of the pair {(i, j)} does not fit a group of {size}")
-        back = outcomes.get((j, i))
-        d[i][j] = outcome if back is None else (outcome - back) / 2
+        reverse = outcomes.get((j, i))
+        d[i][j] = outcome if reverse is None else (outcome - reverse) / 2
         d[j][i] = -d[i][j]
     return tuple(map(tuple, d))
 
@@ -131,9 +131,9 @@ def pairwise_advantages(
 ) -> tuple[float, ...]:
     """A_i = (1/N) Σ_j d_ij / √(Σ_ij d_ij² / (2N(N−1)) + ε), [N] (Think-RM, ``compute_grpo_difference_advantage``).
 
-    Row sums of a skew-symmetric matrix add up to 0, so these advantages are centred as they stand. When d_ij is
-    r_i − r_j for some rewards r, the numerator is r_i − mean r and the root is the sample deviation of r: GRPO's
-    advantage, without ever having the rewards.
+    Row sums of a skew-symmetric matrix add up to 0, so these advantages have mean 0. If d_ij = r_i − r_j for some
+    rewards r, the numerator is r_i − mean r and the root is the sample standard deviation of r: this is GRPO's
+    advantage, computed without the rewards themselves.
 
     Args:
         matrix: [N, N], skew-symmetric.

@@ -1,10 +1,10 @@
-"""Credit: rewards → advantages. Baselines, normalisers, and how the value of a step reaches its tokens.
+"""Rewards → advantages: baselines, normalisation, and how the reward of a step reaches its tokens.
 
-Everything here takes rewards of many traces at once, with the index of each one's group: values are compared within a
-group and nowhere else. Sums run in the dtype of the input; callers that compare rewards pass float64, since deviations
-of 1e-8 from a float32 mean are not small beside ε = 1e-6. A group whose values are all equal gets exact zeros, never
-rounding noise divided by ε; so does a group of one, which has nothing to compare with (verl, as RL Tango uses it, lets
-the raw reward through there).
+Functions take the rewards of many traces at once, with the index of the group of each. Means and standard deviations
+are those of a group. Sums run in the dtype of the input; callers pass rewards as float64, since deviations of 1e-8 from
+a float32 mean are not small next to ε = 1e-6. A group whose values are all equal gets exact zeros, never rounding noise
+divided by ε. So does a group of one, which has nothing to be compared with (verl, as RL Tango uses it, keeps the raw
+reward there).
 
 Left out: mean-only variants with length terms, and per-token baselines (see ``values.gae``).
 """
@@ -32,7 +32,7 @@ def group_mean_std(
             not divide at all (Dr. GRPO, arXiv 2503.20783).
         eps: added to the standard deviation.
 
-    Step rewards are compared by the same function: ``values`` are then those of all steps of all traces of a group.
+    For step rewards, ``values`` are those of all steps of all traces of a group.
     """
     count, mean, flat = group_moments(values, group_ids)
     deviation = values - mean[group_ids]
@@ -71,21 +71,21 @@ def whiten(values: torch.Tensor, *, std: Std = "sample", eps: float = 1e-6) -> t
 
 
 def ema_baseline(
-    rewards: torch.Tensor, games: Sequence[str], ema: float, *, decay: float
+    rewards: torch.Tensor, episodes: Sequence[str], ema: float, *, decay: float
 ) -> tuple[torch.Tensor, float]:
-    """A_i = r_i − b and the new b, a running mean over earlier games of one role (SPIRAL, arXiv 2506.24119).
+    """A_i = r_i − b and the new b, a running mean over earlier episodes of one role (SPIRAL, arXiv 2506.24119).
 
-    After each game b ← decay · b + (1 − decay) · its mean, so b does not depend on the reward that it is subtracted
-    from.
+    After each episode b ← decay · b + (1 − decay) · (mean of its rewards), so b does not depend on the reward from
+    which it is subtracted.
 
     Args:
         rewards: ``[N]``.
-        games: ``[N]`` the game of each reward, in the order of play.
+        episodes: ``[N]`` the episode of each reward, in order.
         ema: b before this batch, 0 at first.
     """
     members: dict[str, list[int]] = {}
-    for i, game in enumerate(games):
-        members.setdefault(game, []).append(i)
+    for i, episode in enumerate(episodes):
+        members.setdefault(episode, []).append(i)
     advantages = rewards.clone()
     for indices in members.values():
         advantages[indices] -= ema

@@ -1,5 +1,5 @@
-"""Torch, imported when something of it is first asked for: ``from cotrain.algorithms.functional.late_torch import
-torch``. Why is said in ``core/late.py``."""
+"""Torch, imported at the first use of an attribute: ``from cotrain.algorithms.functional.late_torch import torch``.
+``core/late.py`` says why."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Supervised losses: next-token cross-entropy, and three ways to train a scorer. Per item; reduction is the caller's.
+"""Supervised losses: next-token cross-entropy, and two losses of scores. One value for each token or sequence; the
+caller reduces them.
 
-Preference losses on pairs of policies' log-ratios (DPO and kin) are not here: they need two sequences a sample.
+Left out: losses of pairs (``algorithms/dpo.py`` and ``reward_model.py`` have them).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Policy-gradient losses per token. Each returns ``[B, T]``; reduction and masks are the caller's.
 
-Advantages and old log-probabilities are constants: they are detached here, visibly. ``r = exp(log π − log π_old)``.
+Advantages and old log-probabilities are constants: each function detaches them. ``r = exp(log π − log π_old)``.
 
 Left out: dual clipping (a second bound for negative advantages), and log-ratios clipped to a range: a ratio that
 overflows makes the loss infinite, and the learner refuses the step.
@@ -35,11 +35,12 @@ def clipped_ratio_loss(
     check_same_shape(log_ratio=log_ratio, advantages=advantages)
     if not (0.0 <= low <= 1.0 and high >= 0.0):
         raise ValueError(f"clipped_ratio: low {low} must be in [0, 1] and high {high} not negative")
-    fixed = advantages.detach()
+    constant_advantages = advantages.detach()
     ratio = log_ratio.exp()
-    free = ratio * fixed
-    bound = ratio.clamp(1.0 - low, 1.0 + high) * fixed
-    return -torch.minimum(free, bound), (bound < free).to(log_ratio.dtype)
+    unclipped = ratio * constant_advantages
+    clipped = ratio.clamp(1.0 - low, 1.0 + high) * constant_advantages
+    is_clipped = (clipped < unclipped).to(log_ratio.dtype)
+    return -torch.minimum(unclipped, clipped), is_clipped
 
 
 def token_log_ratio(logprobs: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
@@ -59,9 +60,9 @@ def sequence_log_ratio(logprobs: torch.Tensor, old: torch.Tensor, mask: torch.Te
 
 
 def shaped_loss(logprobs: torch.Tensor, advantages: torch.Tensor, *, gamma: float) -> torch.Tensor:
-    """l = −A · π / (π + γ): for tokens that the policy was not asked to say, without ratio and clip (LUFFY, arXiv
-    2504.14945; Critique-GRPO, arXiv 2506.03106). Its gradient, −A · γπ / (π + γ)² · ∇log π, is largest at π = γ:
-    unlikely tokens are not drowned by those that are likely anyway. ``[B, T]``."""
+    """l = −A · π / (π + γ), without ratio and clip, for tokens that were sampled with another prompt (LUFFY, arXiv
+    2504.14945; Critique-GRPO, arXiv 2506.03106). Its gradient, −A · γπ / (π + γ)² · ∇log π, is largest at π = γ, so
+    that unlikely tokens are not drowned by those that are likely anyway. ``[B, T]``."""
     check_same_shape(logprobs=logprobs, advantages=advantages)
     if not gamma > 0.0:
         raise ValueError(f"shaped: gamma {gamma} must be positive")

@@ -32,7 +32,7 @@ def check_same_shape(**tensors: torch.Tensor) -> None:
 def masked_sum(values: torch.Tensor, mask: torch.Tensor, dim: int | None = None) -> torch.Tensor:
     """Sum of ``values`` where ``mask`` (same shape, 1 or 0) is 1, over ``dim`` or over everything.
 
-    What stands under a 0 does not matter, not even when it is infinite.
+    Values where the mask is 0 do not matter, not even infinite ones.
     """
     check_same_shape(values=values, mask=mask)
     kept = torch.where(mask > 0, values, torch.zeros_like(values))
@@ -57,8 +57,8 @@ def reduce_loss(
         normalise: "token", "sequence" or "constant".
         tokens: number of tokens that count in the whole update.
         sequences: number of sequences in the whole update.
-        constant: tokens that stand for one sequence, such as ``max_tokens``; with "constant" only.
-        weights: ``[B]`` one factor a sequence; None for ones.
+        constant: C, such as ``max_tokens``; with "constant" only.
+        weights: ``[B]`` a factor for each sequence; None: all are 1.
 
     Returns a scalar. Raises ValueError for shapes that differ, an unknown ``normalise``, or a missing ``constant``.
     """

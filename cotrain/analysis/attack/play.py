@@ -1,7 +1,7 @@
 """``cotrain attack RUN --role verifier``: how often a verifier believes a wrong solution that tries to fool it.
 
 Wrong solutions of the run's own solver are changed by each string of ``formats/injections.py`` and judged as in
-training, at the role's own temperature. Beside the false-positive rate of each family stands that on the same solutions
+training, at the role's own temperature. Beside the false-positive rate of each family is that on the same solutions
 unchanged: a verifier that believes one wrong solution in five has not been fooled by an attack that passes one time in
 five.
 
@@ -325,7 +325,7 @@ async def _judge_one(task: Task, roles: Roles, *, attempts: Sequence[Attempt], v
 
 
 def _review_in(episode: Episode) -> dict[str, Any]:
-    """The fields of an ``AttemptOutcome`` beside its attempt."""
+    """The fields of an ``AttemptOutcome`` next to its attempt."""
     trace = next(iter(episode.traces), None)
     if trace is None:
         return {"refused": True}

@@ -252,7 +252,7 @@ PAIR_FIGURES: Mapping[str, Share | Bounded] = {
 
 def played_steps(directory: Path | str, points: Sequence[RunPoint]) -> dict[int, int]:
     """Recorded steps that were played with the weights of a checkpoint, and the place of that checkpoint; for the last
-    one the last step stands."""
+    one the last step is."""
     recorded = Ledger(Path(directory) / "episodes").steps()
     point_of_step: dict[int, int] = {}
     for place, point in enumerate(points):

@@ -53,7 +53,7 @@ FILE = "xplay.json"
 FORMAT = 1
 PAIR_STATISTICS: dict[str, Statistic] = {**rate_statistics(), "mcc": MCC, "false_positive_rate": Share("fp", "tn fp")}
 SHOWN = ("balanced_accuracy", "mcc", "false_positive_rate", "true_positive_rate")
-REFERENCE = "outside_judge"  # policy and role of a model that judges beside the verifiers
+REFERENCE = "outside_judge"  # policy and role of a model that judges next to the verifiers
 BEST = Share("best", "problems")
 RIGHT = Share("right", "all")
 

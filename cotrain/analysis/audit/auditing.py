@@ -21,6 +21,7 @@ from cotrain.analysis.audit.labelling import (
 )
 from cotrain.analysis.audit.novelty import new_habits
 from cotrain.analysis.audit.result import AuditResult
+from cotrain.core.arguments import check_called_with
 from cotrain.core.errors import ConfigError
 from cotrain.core.user_code import load_object
 from cotrain.core.verbosity import count_of
@@ -106,7 +107,7 @@ def _with_truth(
 def _grade(run: ForeignRun, options: AuditOptions, say: Callable[[str], None]) -> Graded:
     """The truth of each answer: by a program, a column, or the reference answers, whichever there is first."""
     if options.truth_by is not None:
-        program = load_object(options.truth_by, "--truth-by", FunctionType)
+        program = _load_judge(options.truth_by, "--truth-by")
         return grade_by_program(run.rollouts, program, options.truth_by)
     if run.columns.truth:
         return Graded(rollouts=run.rollouts, source=f"column {run.columns.truth!r}")
@@ -158,8 +159,15 @@ def _is_program(labels: str) -> bool:
     return bool(colon) and path.endswith(".py")
 
 
+def _load_judge(target: str, flag: str) -> Callable[..., Any]:
+    """The function ``FILE.py:NAME`` that says whether an answer is right."""
+    program: Callable[..., Any] = load_object(target, flag, FunctionType)
+    check_called_with(flag, program, "prompt", "response", "reference")
+    return program
+
+
 def _asked_program(target: str) -> Callable[[ForeignRollout], bool | None]:
-    program: Callable[..., Any] = load_object(target, "--labels", FunctionType)
+    program = _load_judge(target, "--labels")
 
     def ask(rollout: ForeignRollout) -> bool | None:
         return grade_by_program([rollout], program, target).rollouts[0].truth

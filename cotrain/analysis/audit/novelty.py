@@ -323,7 +323,7 @@ class _Liking:
 
 def _liking_of(habit: _Habit, answers: _Answers) -> _Liking:
     """Within tenths of the run, averaged by Mantel and Haenszel's weights; without such tenths the last answers that
-    have it beside the first ones."""
+    have it next to the first ones."""
     pairs = []
     for tenth in answers.tenths:
         having = [place for place in tenth if place in habit.places]

@@ -128,7 +128,7 @@ def recipe_of_arm(arm: Arm, source: Mapping[str, Any], overrides: Sequence[str],
 
 
 def shown_settings(recipe: Recipe) -> dict[str, Any]:
-    """Return what of a recipe a page says beside its figures."""
+    """Return what of a recipe a page says next to its figures."""
     trained = {name: spec for name, spec in recipe.policies.items() if isinstance(spec, Learning)}
     return {
         "learning_rate": {name: spec.lr for name, spec in trained.items()},

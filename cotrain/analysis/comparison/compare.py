@@ -1,4 +1,4 @@
-"""Compare recipes fairly: the same seeds and problems in every arm, one cost that is equal, three others beside it.
+"""Compare recipes fairly: the same seeds and problems in every arm, one cost that is equal, three others next to it.
 
 Every (arm, seed) is an ordinary run in a process of its own, on one thread where nothing else is said, as many at a
 time as there are cores; a run that was interrupted is resumed, a finished one is not repeated. Each seed is tested on

@@ -56,7 +56,7 @@ class ComparisonPlan:
     threads: int = 1  # CPU threads of each run
     checkpoint_every: int = 25  # steps of a run between its checkpoints
     workers: int | None = None  # runs at a time; None: one a core
-    changed_code: bool = False  # whether runs go on, and others begin beside them, with other code than there was
+    changed_code: bool = False  # whether runs go on, and others begin next to them, with other code than there was
 
     def __post_init__(self) -> None:
         for name, most in MOST_COUNTS.items():

@@ -90,7 +90,7 @@ def choose_rates(
             scores.append([rate, score])
         if any(math.isnan(score) for _, score in scores):
             raise UnknownName(f"figure of arm {arm.label!r} on validation problems", measure, sorted(seen_rates))
-        chosen, _ = max(scores, key=lambda pair: (pair[1], -pair[0]))  # of equals the lower rate
+        chosen, _ = max(scores, key=lambda pair: (pair[1], -pair[0]))  # equal scores: the lower rate
         edge = len(grid) > 1 and chosen in (grid[0], grid[-1])
         chosen_by_arm[arm.label] = {"measure": measure, "scores": scores, "chosen": chosen, "edge": edge}
         say(f"{arm.label}: learning rate {chosen:g}" + (", at the edge of the grid" if edge else ""))

@@ -4,7 +4,7 @@
 
     hypothesis = "Step rewards of an oracle help more the longer the problems are."
     measure = "solver/greedy"            # what verdicts and gate are about, and rates are chosen by
-    model = "shipped"                   # of every arm
+    model = "shipped"                   # for every arm
     seeds = 5
     equal = "flops"                      # and batches, budget, first_seed, rates, rate_seeds, evaluate_every,
                                          # overrides, threads, checkpoint_every: as of `cotrain compare`
@@ -12,7 +12,7 @@
 
     [arms.grpo]                          # the first arm is the reference
     recipe = "grpo"                      # every other key is a parameter of the recipe, but for
-    overrides = ["roles.solver.sampling.max_tokens=64"] # of this arm alone
+    overrides = ["roles.solver.sampling.max_tokens=64"] # for this arm alone
     [arms.oracle]
     recipe = "grpo"
     steps_judged_by = "oracle"

@@ -86,7 +86,7 @@ Job = tuple[Path, list[str]]  # the run's directory, the command
 
 def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> None:
     """Run commands, ``workers`` at a time. They run in sessions of their own: of a Ctrl-C in the terminal they hear
-    from us, once, and have time to save where they are. What each says goes to ``RUN.log`` beside its directory.
+    from us, once, and have time to save where they are. What each says goes to ``RUN.log`` next to its directory.
 
     Raises UserError for a command that fails, StoppedBySignal; then every run has been stopped."""
     waiting = list(jobs)

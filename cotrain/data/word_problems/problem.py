@@ -57,7 +57,7 @@ class Problem:
 
 
 def step_text(fact: Fact, values: Mapping[str, int], result: int) -> str:
-    """`` pears= apples+4=12+4=16 pears``: definition, numbers, result. The result stands before its noun, as given
+    """`` pears= apples+4=12+4=16 pears``: definition, numbers, result. The result is before its noun, as given
     numbers do in most wordings ("12 apples"), so that every known value is found in the same way."""
     right = fact.right if isinstance(fact.right, int) else values[fact.right]
     return f" {fact.target}={fact.expression}={values[fact.left]}{fact.operator}{right}={result} {fact.target}"

@@ -24,6 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from cotrain.core.arguments import check_called_with
 from cotrain.core.errors import ConfigError, install_extra
 from cotrain.core.user_code import command_words, failure_reason
 from cotrain.core.verbosity import print_notice
@@ -56,13 +57,7 @@ def find_program(agent: Agent | None, command: str | None) -> Agent | Sequence[s
     if command is not None:
         return command_words(command, "agent")
     assert agent is not None
-    try:
-        inspect.signature(agent).bind("", "", "")
-    except TypeError as error:
-        raise ConfigError(
-            f"agent: {agent.__name__}: {error}; expected def {agent.__name__}(problem, base_url, api_key)",
-            code="E_AGENT_SIGNATURE",
-        ) from None
+    check_called_with("agent", agent, "problem", "base_url", "api_key")
     return agent
 
 

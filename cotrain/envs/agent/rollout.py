@@ -227,7 +227,8 @@ class Rollout:
         role = getattr(self._roles, params.model)
         if role.context_length is None:
             return
-        longest = role.renderer.longest_token if isinstance(role.renderer, Renderer) else 1  # of a program: a byte
+        # A program's tokens are bytes.
+        longest = role.renderer.longest_token if isinstance(role.renderer, Renderer) else 1
         texts = [message.content for message in params.messages]
         texts += [json.dumps(one.calls) for one in params.messages if isinstance(one, CallingMessage)]
         check_text_size(texts, role.context_length, longest, "messages", params.model)

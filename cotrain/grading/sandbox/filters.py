@@ -89,10 +89,8 @@ def _filter_program(alone: bool) -> Iterator[bytes]:
     for refused in (REFUSED, ALONE if alone else {}):
         for numbers in refused.values():
             yield from (_instruction(_EQUAL, numbers[column], 0, 1), no)
-    yield from (
-        _instruction(_EQUAL, CLONE3[column], 0, 1),
-        _instruction(_RETURN, _REFUSE | errno.ENOSYS),
-    )  # its flags cannot be seen
+    # Its flags cannot be seen.
+    yield from (_instruction(_EQUAL, CLONE3[column], 0, 1), _instruction(_RETURN, _REFUSE | errno.ENOSYS))
     yield from (_instruction(_EQUAL, CLONE[column], 0, 3), _instruction(_LOAD, _ARGUMENT))
     yield from (_instruction(_ANY_BIT, system.CLONE_NEW, 0, 1), no, number)
     yield from _allow_only(SOCKETPAIR[column], (socket.AF_UNIX,), no, number)
@@ -130,7 +128,13 @@ _EXECUTE = 1
 _WRITE_FILE = 2
 _READ_FILE = 4
 _READ_DIR = 8
-_RIGHTS = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}  # of each version; later ones as the last
+_RIGHTS = {
+    1: 0x1FFF,
+    2: 0x3FFF,
+    3: 0x7FFF,
+    4: 0x7FFF,
+    5: 0xFFFF,
+}  # rights by version of Landlock; later versions have those of the last
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | 0x4000 | 0x8000  # and no directories
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 

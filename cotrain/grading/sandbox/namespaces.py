@@ -1,4 +1,4 @@
-"""Namespaces: a program sees one process beside its own, no network, and no files but Python's and those that it
+"""Namespaces: a program sees one process next to its own, no network, and no files but Python's and those that it
 writes.
 
 ::

@@ -78,9 +78,9 @@ def debate(
     check_speeches("debate", run, branches, limit, over)
     common_roles.check_taught("debate", run.model)
     prompts = (ACCUSE, ACCUSE_FULL) if turns == 1 else (ACCUSE_ON, ACCUSE_ON_FULL)
-    speaks = speaker_role("debater", run.model, limit, *prompts)
+    generates = speaker_role("debater", run.model, limit, *prompts)
     policies = branches.policies(run)
-    roles = {"solver": common_roles.solver("author", run.model), **dict.fromkeys(SIDES, speaks)}
+    roles = {"solver": common_roles.solver("author", run.model), **dict.fromkeys(SIDES, generates)}
     measures = (
         measure_solver("solver", 8),
         *(measure_metadata(side, note) for side in SIDES for note in (JUDGED_RIGHT, HIT)),

@@ -111,10 +111,8 @@ class World:
         target = rng.choice([noun for noun in NOUNS if noun not in known_nouns])
         left, other = rng.sample(known_nouns, 2)
         kind = rng.choice(("plus", "minus", "sum", "difference"))
-        right: str | int
-        if kind in ("sum", "difference"):
-            right = other
-        else:
+        right: str | int = other  # the second noun
+        if kind in ("plus", "minus"):
             right = _draw_number(rng, CONSTANT_MAX)
         question_fact = Fact(target=target, kind=kind, left=left, right=right)
 

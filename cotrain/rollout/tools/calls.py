@@ -6,11 +6,13 @@ answer.
     CALLS     6 * 7 is <call>6 * 7</call>│\n<result id=9f3c01ab>\n42\n</result id=9f3c01ab>\n│so 42.
     HERMES    <tool_call>{"name": "calculator", "arguments": {"term": "6 * 7"}}</tool_call>│ a tool message │So 42.
 
-All that is written in a ``<call>`` is said to the one tool there is; of several, the first word names it. What is
-between the bars is given: no loss, no credit (``Trace.mask``). It is material: between markers with a nonce, with
-verifiers' tags broken, without control tokens, cut at ``MAX_OUTPUT`` characters. A call is read in the policy's own
-words alone, so what a tool prints is never one. A tool that fails is a value with a reason, which the policy is shown
-and the metrics count."""
+The text of a ``<call>`` is passed to the only tool; where there are several, its first word is the tool's name.
+
+The tool's output, between the bars, is context: its tokens have no loss and no advantage (``Trace.mask``). It is shown
+as material: between markers with a nonce, with verifiers' tags broken, without control tokens, cut at ``MAX_OUTPUT``
+characters. Calls are read only in what the policy wrote, so an output is never taken for a call. A tool that fails
+becomes an output with a reason, which the policy is shown and the metrics count.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,16 @@ from cotrain.rollout.event_loop import engine_paused
 from cotrain.rollout.role import Turn
 
 Tool = Callable[..., Awaitable[object]]
-MAX_OUTPUT = 500  # characters
-MOST_READ = 100_000  # characters of an output that are looked at; a tool that returns more has failed
+MAX_OUTPUT = 500  # characters of an output that are shown
+MOST_READ = 100_000  # characters of an output that are read; a tool that returns more has failed
 CUT = "\n(cut)"
 
 
 class ToolError(Exception):
-    """A tool's failure: ``reason`` is a short fixed phrase, a metric's key; ``output`` is what there is all the
-    same."""
+    """A tool's failure.
+
+    ``reason``: a short fixed phrase, which is also a metric's key. ``output``: what the tool printed until it failed.
+    """
 
     def __init__(self, reason: str, output: str = "") -> None:
         super().__init__(reason)
@@ -63,14 +67,14 @@ class ToolCall:
 class CallFormat:
     """How calls are written and outputs are shown."""
 
-    stop: tuple[str, ...]  # a turn ends with one of these
-    # own words up to a stop → the call that ends there; or ToolError
+    stop: tuple[str, ...]  # a turn ends with one of these strings
+    # (what the policy wrote up to a stop, the tools) → the call that ends there, None where none does; or ToolError
     read: Callable[[str, Mapping[str, Tool]], ToolCall | None]
-    show: Callable[[Conversation, str, str], None]  # put an output into the conversation, with this mark
+    show: Callable[[Conversation, str, str], None]  # (conversation, output, nonce): adds the output
 
 
 def tag_format(tag: str, shown: str) -> CallFormat:
-    """``<tag>…</tag>`` in the text, and the output behind it between markers of the name ``shown``."""
+    """Calls are ``<tag>…</tag>`` in the text; the output follows, between markers with the name ``shown``."""
     opening = f"<{tag}>"
     closing = f"</{tag}>"
 
@@ -81,7 +85,8 @@ def tag_format(tag: str, shown: str) -> CallFormat:
         if not opened or closing in inside:
             return None
         if len(tools) == 1:
-            return ToolCall(tool=next(iter(tools)), said=(inside,))
+            [name] = tools
+            return ToolCall(tool=name, said=(inside,))
         name, _, said = inside.strip().partition(" ")
         return ToolCall(tool=name, said=(said,))
 
@@ -92,32 +97,33 @@ def tag_format(tag: str, shown: str) -> CallFormat:
 
 
 def _read_json(text: str, tools: Mapping[str, Tool]) -> ToolCall:
-    return _parse_call(text[: -len("</tool_call>")].rpartition("<tool_call>")[2], "arguments")
+    _, _, call = text[: -len("</tool_call>")].rpartition("<tool_call>")
+    return _parse_call(call, "arguments")
 
 
-def _parse_call(text: str, arguments: str) -> ToolCall:
-    """A call in JSON: an object of a name and, under the key ``arguments``, an object of arguments, which may be
-    missing. Anything else beside them may be meant as arguments, so that it is a bad call. Raises ToolError."""
+def _parse_call(text: str, arguments_key: str) -> ToolCall:
+    """A call in JSON: an object with ``name`` and, if it has arguments, an object under ``arguments_key``. An object
+    with any other key is a bad call, since that may have been meant as an argument. Raises ToolError."""
     try:
-        found = json.loads(text, object_pairs_hook=_without_doubles)
-        if not isinstance(found, dict) or not {"name"} <= found.keys() <= {"name", arguments}:
+        call = json.loads(text, object_pairs_hook=_object_of_pairs)
+        if not isinstance(call, dict) or not {"name"} <= call.keys() <= {"name", arguments_key}:
             raise ToolError("bad call")
-        name = found["name"]
-        named = found.get(arguments, {})
-        if not isinstance(name, str) or not isinstance(named, dict):
+        name = call["name"]
+        arguments = call.get(arguments_key, {})
+        if not isinstance(name, str) or not isinstance(arguments, dict):
             raise ToolError("bad call")
-        json.dumps(named, allow_nan=False, ensure_ascii=False).encode()  # neither endless nor lone surrogates
+        json.dumps(arguments, allow_nan=False, ensure_ascii=False).encode()  # raises for NaN and for lone surrogates
     except (ValueError, TypeError, RecursionError) as error:
         raise ToolError("bad call") from error
-    return ToolCall(tool=name, named=named)
+    return ToolCall(tool=name, named=arguments)
 
 
-def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON. Raises ValueError where a key stands twice, of which only one would be read."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+def _object_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. Raises ValueError where a key occurs twice, since only one of its values would be read."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
         raise ValueError("a key twice")
-    return found
+    return values
 
 
 CALLS = tag_format("call", "result")
@@ -128,17 +134,19 @@ HERMES = CallFormat(
 )
 
 
-Syntax = tuple[re.Pattern[str], str]  # a call with its JSON as group 1, and the key of the arguments in it
-SYNTAXES: dict[str, Syntax] = {  # of models that were taught to call, by the name in messages
+Syntax = tuple[re.Pattern[str], str]  # a pattern with a call's JSON as group 1, and the key of the arguments in it
+SYNTAXES: dict[str, Syntax] = {  # family of models that write calls so, as error messages name it → syntax
     "Hermes and Qwen": (re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL), "arguments"),
     "Llama 3": (re.compile(r"\A\s*(\{\s*\"name\".*)", re.DOTALL), "parameters"),
 }
 
 
 class ToolRenderer(Renderer):
-    """A model's renderer, of prompts in which its chat template describes these functions, which are as in OpenAI's
-    protocol. Raises ModelError for a template that describes none, and where a description holds the text of a control
-    token."""
+    """A model's renderer whose prompts describe ``tools`` by the model's chat template.
+
+    ``tools``: functions, described as in OpenAI's protocol. Raises ModelError for a template that describes no tools,
+    and where a description holds the text of a control token.
+    """
 
     def __init__(self, renderer: Renderer, tools: Sequence[Any] = ()) -> None:
         vars(self).update(vars(renderer))
@@ -147,26 +155,32 @@ class ToolRenderer(Renderer):
         self._template = copy(renderer._template)
         self._layouts = {}
         self._template.tools = list(tools)
+
         question = [("user", "")]
-        if tools and self._template.render(question, opening=True) == renderer._template.render(question, opening=True):
+        prompt = self._template.render(question, opening=True)
+        prompt_without_tools = renderer._template.render(question, opening=True)
+        if tools and prompt == prompt_without_tools:
             raise ModelError("its chat template describes no tools", code="E_CHAT_TEMPLATE_CALLS")
-        written = json.dumps(tools, ensure_ascii=False)
-        for control in filter(None, map(self.token_text, sorted(self._forbidden))):
-            if control in written:
+
+        descriptions = json.dumps(tools, ensure_ascii=False)
+        for token_id in sorted(self._forbidden):
+            control = self.token_text(token_id)
+            if control and control in descriptions:
                 raise ModelError(
                     f"a tool's description holds {control!r}, a control token of the model; take it out",
                     code="E_TOOL_CONTROL_TOKEN",
                 )
 
     def write_calls(self, content: str, calls: Sequence[Any]) -> str:
-        """An assistant's turn with calls of tools, as the content that makes the chat template write the same. Raises
-        ModelError for a template that cannot write them so."""
+        """Return what the chat template writes as an assistant's turn with these calls, without what it puts around
+        every assistant's turn. Raises ModelError for a template that writes no calls, or that writes them elsewhere."""
         assert self._template is not None
-        turns = [("user", "")]
+        question = ("user", "")
         mark = PLACEHOLDER.format(1)
-        before, _, after = self._template.render([*turns, ("assistant", mark)], opening=False).partition(mark)
-        text = self._template.render([*turns, ("assistant", content)], opening=False, calls=calls)
-        if text == self._template.render([*turns, ("assistant", content)], opening=False):
+        before, _, after = self._template.render([question, ("assistant", mark)], opening=False).partition(mark)
+        text = self._template.render([question, ("assistant", content)], opening=False, calls=calls)
+        text_without_calls = self._template.render([question, ("assistant", content)], opening=False)
+        if text == text_without_calls:
             raise ModelError("its chat template writes no calls of tools", code="E_CHAT_TEMPLATE_CALLS")
         if not (text.startswith(before) and text.endswith(after) and len(text) >= len(before + after)):
             raise ModelError(
@@ -177,10 +191,11 @@ class ToolRenderer(Renderer):
 
 
 def find_syntax(renderer: ToolRenderer) -> Syntax:
-    """The one in which the chat template writes calls. Raises ModelError where it is none of ``SYNTAXES``."""
+    """The syntax in which the chat template writes calls. Raises ModelError where it is none of ``SYNTAXES``."""
     written = renderer.write_calls("", [function_call("call_0", "f", {"x": 1})])
     for syntax in SYNTAXES.values():
-        if read_calls(written, syntax, {"f"})[1] == [ToolCall(tool="f", named={"x": 1})]:
+        _, calls, _ = read_calls(written, syntax, {"f"})
+        if calls == [ToolCall(tool="f", named={"x": 1})]:
             return syntax
     known = ", ".join(SYNTAXES)
     raise ModelError(
@@ -190,25 +205,30 @@ def find_syntax(renderer: ToolRenderer) -> Syntax:
 
 
 def read_calls(text: str, syntax: Syntax, tools: Collection[str]) -> tuple[str, list[ToolCall], list[str]]:
-    """The calls in a whole reply, none in a thought: what is said beside them, the calls, and the outcome of each, "ok"
-    or why it stays text."""
-    calls = list[ToolCall]()
-    outcomes = list[str]()
+    """The calls in a whole reply; what looks like one in a thought is none.
 
-    def take_call(found: re.Match[str]) -> str:
+    Returns the reply without its calls, the calls, and the outcome of each: "ok", or why it is left in the text.
+    """
+    pattern, arguments_key = syntax
+    calls: list[ToolCall] = []
+    outcomes: list[str] = []
+
+    def take_call(match: re.Match[str]) -> str:
+        """Note a call, and return the text that stays in its place."""
         try:
-            call = _parse_call(found[1], syntax[1])
+            call = _parse_call(match[1], arguments_key)
             if call.tool not in tools:
                 raise ToolError("unknown tool")
         except ToolError as error:
             outcomes.append(error.reason)
-            return found[0]
+            return match[0]
         calls.append(call)
         outcomes.append("ok")
         return ""
 
     spoken = behind_thoughts(text) or ""
-    return text[: len(text) - len(spoken)] + syntax[0].sub(take_call, spoken), calls, outcomes
+    thought = text[: len(text) - len(spoken)]
+    return thought + pattern.sub(take_call, spoken), calls, outcomes
 
 
 async def use_tools(
@@ -217,17 +237,20 @@ async def use_tools(
     """Let the role answer, with tools; returns the last turn of the answer, parsed with all of it.
 
     Args:
-        tools: by name; called with what the policy said. They may wait for whatever they like: the engine rests.
-        most: calls that are answered; later ones are read past.
-        nonce: the one in the markers; None: the conversation's own.
+        tools: name → tool, called with the arguments that the policy wrote. It may await anything; the engine rests.
+        most: calls that are answered; later ones stay text.
+        mark: the nonce of the markers; None: the conversation's own.
 
-    The role's ``max_tokens`` are those of the whole answer. An answer whose prompt outgrows the context cannot be read:
-    "no room". The last turn shows as ``calls`` what became of each: "ok" or its reason.
+    The role's ``max_tokens`` is the limit of the whole answer, outputs apart. An answer whose prompt outgrows the
+    context has the parse failure "no room". The finding ``calls`` of the last turn has the outcome of each call:
+    "ok" or the reason of its failure.
     """
     outcomes: list[str] = []
     tokens_left = chat.role.sampling.max_tokens
     while True:
-        stop = (*chat.role.sampling.stop, *(form.stop if len(outcomes) < most else ()))
+        stop = chat.role.sampling.stop
+        if len(outcomes) < most:
+            stop = (*stop, *form.stop)
         try:
             turn = await chat.say(stop=stop, max_tokens=tokens_left)
         except TooLong:
@@ -236,12 +259,14 @@ async def use_tools(
             chat.turns[-1].parsed = ParseFailure(reason="no room")
             return chat.turns[-1]
         tokens_left -= len(turn.completion.token_ids)
-        if tokens_left <= 0 or not turn.text.endswith(form.stop) or len(outcomes) == most:
+        ends_with_call = turn.text.endswith(form.stop) and len(outcomes) < most
+        if tokens_left <= 0 or not ends_with_call:
             return turn
+
         try:
             call = form.read(chat.response_text, tools)
             if call is None:
-                continue
+                continue  # a stop string without a call: the policy goes on
             outcome = "ok"
             output = await _run_call(tools, call)
         except ToolError as error:
@@ -253,6 +278,7 @@ async def use_tools(
 
 
 async def _run_call(tools: Mapping[str, Tool], call: ToolCall) -> str:
+    """Return what a tool returns, as it is shown. Raises ToolError for whatever the tool raises."""
     if call.tool not in tools:
         raise ToolError("unknown tool")
     try:
@@ -266,14 +292,16 @@ async def _run_call(tools: Mapping[str, Tool], call: ToolCall) -> str:
 
 
 def read_output(output: str) -> str:
-    """Return what is shown of what a tool returned. Raises ToolError for more than is read."""
+    """The part of an output that is shown. Raises ToolError for an output of more than ``MOST_READ`` characters."""
     if len(output) > MOST_READ:
         raise ToolError("too much output", output[:MAX_OUTPUT])
     return _printable_output(output)
 
 
 def _printable_output(output: str) -> str:
-    """Return what is shown of an output, of which ``MOST_READ`` characters are looked at."""
+    """The first ``MAX_OUTPUT`` characters of an output, each that cannot be printed replaced."""
     output = output[:MOST_READ]
     output = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in output).strip()
-    return output if len(output) <= MAX_OUTPUT else output[:MAX_OUTPUT] + CUT
+    if len(output) <= MAX_OUTPUT:
+        return output
+    return output[:MAX_OUTPUT] + CUT

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from cotrain.core.arguments import check_called_with
 from cotrain.core.errors import ConfigError, DataError, install_extra
 from cotrain.core.user_code import INTERRUPTS
 from cotrain.rollout.event_loop import awaiting_server
@@ -81,14 +82,17 @@ def _document_of(line: str, where: str) -> str:
     return " ".join([str(row["title"]), text] if row.get("title") else [text])
 
 
-def check_search(search: object, where: str) -> None:
-    """Raise ConfigError for a search that cannot be awaited."""
-    if search is not None and not inspect.iscoroutinefunction(search):
+def check_search(search: Search | None, where: str) -> None:
+    """Raise ConfigError for a search that cannot be awaited, and for one that does not take a query."""
+    if search is None:
+        return
+    if not inspect.iscoroutinefunction(search):
         name = getattr(search, "__name__", search)
         raise ConfigError(
             f"search of {where}: {name!r} is no async function; expected `async def {name}(query)`",
             code="E_SEARCH_NOT_FUNCTION",
         )
+    check_called_with(f"search of {where}", search, "query")
 
 
 class AskFailed(Exception):

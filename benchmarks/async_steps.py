@@ -1,13 +1,12 @@
-"""A step of GRPO with a lag of one and without, in turn, both by Ray: the shipped base, 16 problems, 8 answers to
-each, one thread a process.
+"""A step of GRPO with a policy lag of one (``--async-steps 1``) and without, in turn, both by Ray: the shipped base, 16
+problems, 8 answers to each, one thread a process.
 
-    python benchmarks/lag.py [--quick]
+    python benchmarks/async_steps.py [--quick]
 
 Both trainers stand beside each other and make the same steps; ratios are taken within each pair. The first step, which
-plays twice with a lag, and the last, which plays nothing beside its update, are left out. *Least* is what the pair's
-step without a lag says could be gained: the longer of play and the rest, over both. ``--quick`` has 2 problems, 2
-answers to each and three steps, to see that it runs.
-"""
+plays twice with a policy lag, and the last, which plays nothing beside its update, are left out. *Least* is what the
+pair's step without a policy lag says could be gained: the longer of play and the rest, over both. ``--quick`` has 2
+problems, 2 answers to each and three steps, to see that it runs."""
 
 from __future__ import annotations
 
@@ -32,7 +31,8 @@ def main() -> None:
     torch.set_num_threads(1)
     recipe = grpo(steps=steps, tasks_per_step=problems, group_size=answers)
     trainers = [
-        CoTrainer(recipe, backend=MultiProcessBackend(RayLauncher(Cluster()), "cpu"), async_steps=lag) for lag in (0, 1)
+        CoTrainer(recipe, backend=MultiProcessBackend(RayLauncher(Cluster()), "cpu"), async_steps=steps)
+        for steps in (0, 1)
     ]
     ratios, least = [], []
     for step in range(steps):
@@ -46,7 +46,7 @@ def main() -> None:
             ratios.append(seconds[1] / seconds[0])
             least.append(max(plays[0], seconds[0] - plays[0]) / seconds[0])
             print(
-                f"step {step}: lag 0 {seconds[0]:.2f} s ({plays[0]:.2f} s play), lag 1 {seconds[1]:.2f} s, "
+                f"step {step}: none {seconds[0]:.2f} s ({plays[0]:.2f} s play), async_steps 1 {seconds[1]:.2f} s, "
                 f"ratio {ratios[-1]:.2f}, least {least[-1]:.2f}",
                 flush=True,
             )

@@ -22,7 +22,7 @@ from cotrain.trainer.async_rollouts import RolloutBatch, RolloutPipeline, Stoppa
 from cotrain.trainer.failures import Interrupted
 from tests.distributed.processes import Here
 from tests.distributed.test_several import SMALL, briefly, digest
-from tests.helpers import EASY, TINY
+from tests.helpers import EASY, TINY, LeaveAfter
 from tests.sentences import refuses
 
 FOUR = {**SMALL, "steps": 4}
@@ -40,7 +40,7 @@ RECIPES = {
 
 @pytest.fixture(scope="module")
 def lagging(tmp_path_factory):
-    """The directory of a recipe's run with a lag of one, engine and learners apart."""
+    """The directory of a recipe's run with a policy lag of one, engine and learners apart."""
     known = {}
 
     def of(name):
@@ -107,20 +107,6 @@ def test_what_was_said_one_update_ago_has_a_ratio(lagging):
     assert near < 1e-5 < 1e-4 < far
 
 
-class Stop:
-    """Asks a run to stop once so many steps are done, or leaves it without a word."""
-
-    def __init__(self, steps, error=KeyboardInterrupt):
-        self.left, self.error = steps, error
-
-    def message(self, text): ...
-
-    def update(self, row):
-        self.left -= 1
-        if not self.left:
-            raise self.error
-
-
 @pytest.mark.whole
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize("stop", [Interrupted(15), KeyboardInterrupt()])
@@ -134,7 +120,7 @@ def test_a_resumed_run_is_the_undisturbed_one(name, stop, lagging, tmp_path):
             checkpoint_every=1,
             backend=MultiProcessBackend(Here()),
             async_steps=1,
-            observer=Stop(2, stop),
+            observer=LeaveAfter(2, stop),
         )
     _, documents = checkpoints.latest_checkpoint(out / "checkpoints").load()
     finished = documents["state"]["finished"]
@@ -265,7 +251,7 @@ def recorded_plays(pipeline, play, published, *, steps=7):
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_play_has_seen_all_updates_but_the_last_ones(apart):
-    """With a lag of 3 plays 0 to 3 are of the start, play 4 has seen one update, and so on."""
+    """With a policy lag of 3 plays 0 to 3 are of the start, play 4 has seen one update, and so on."""
     engine, published = Asked(), []
     engine.asked = 0
 
@@ -282,7 +268,7 @@ def longer():
 
 @pytest.fixture(scope="module")
 def three_behind(tmp_path_factory):
-    """The directory of a run with a lag of 3 in one process."""
+    """The directory of a run with a policy lag of 3 in one process."""
     out = tmp_path_factory.mktemp("three") / "run"
     loop.start_run(longer(), out, checkpoint_every=1, async_steps=3)
     return out
@@ -307,14 +293,14 @@ def test_a_lag_of_three_is_told_as_counted_by_hand(three_behind):
 def test_a_lag_of_three_killed_after_every_step_is_the_undisturbed_run(three_behind, tmp_path):
     out = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        loop.start_run(longer(), out, checkpoint_every=1, async_steps=3, observer=Stop(1))
+        loop.start_run(longer(), out, checkpoint_every=1, async_steps=3, observer=LeaveAfter(1))
     for kept in range(5):
         saved = checkpoints.latest_checkpoint(out / "checkpoints")
         ahead = saved.load()[1].get("ahead", {"batches": []})["batches"] if saved else []
         due = [episode["step"] for play in ahead for episode in play["episodes"][:1]]
         assert due == (list(range(kept, min(kept + 3, 6))) if kept else [])
         with pytest.raises(KeyboardInterrupt):
-            loop.resume_run(longer(), out, observer=Stop(2))
+            loop.resume_run(longer(), out, observer=LeaveAfter(2))
     loop.resume_run(longer(), out)
     assert digest(out) == digest(three_behind)
 
@@ -339,7 +325,7 @@ def test_a_reward_of_ones_own_is_learned_two_updates_late(tmp_path):
     assert [row["generator/updates_behind"] for row in rows(tmp_path / "run")] == [0, 1, 2, 2]
 
 
-def test_what_a_lag_does_not_go_with_is_refused_in_one_line(lagging):
+def test_what_async_steps_do_not_go_with_is_refused_in_one_line(lagging):
     joint = magrpo(model=TINY, steps=1)
     with refuses("E_ASYNC_STEPS_WITHOUT_RATIO", names="--async-steps 1"):
         check_async_steps(joint, 1)

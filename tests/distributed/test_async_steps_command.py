@@ -12,14 +12,14 @@ from tests.distributed.commands import COMMAND, FLAGS, RAY, after_a_step, begun,
 from tests.distributed.test_several import digest
 
 pytestmark = pytest.mark.whole
-LAG = ["--async-steps", "1"]
+ASYNC = ["--async-steps", "1"]
 
 
 @pytest.fixture(scope="module")
 def local(tmp_path_factory):
     """The run in one process."""
     out = tmp_path_factory.mktemp("local") / "run"
-    said = subprocess.run([*COMMAND, "run", "tango", *LAG, *FLAGS, "--out", out], capture_output=True, text=True)
+    said = subprocess.run([*COMMAND, "run", "tango", *ASYNC, *FLAGS, "--out", out], capture_output=True, text=True)
     assert said.returncode == 0, said.stderr
     assert "note: one process plays and updates in turn, so that --async-steps saves no time here" in said.stdout
     return out
@@ -27,7 +27,7 @@ def local(tmp_path_factory):
 
 def test_a_run_by_ray_whose_processes_are_killed_is_the_one_of_one_process(local, tmp_path):
     out = tmp_path / "run"
-    process = begun("run", "tango", *LAG, *RAY, *FLAGS, "--out", out)
+    process = begun("run", "tango", *ASYNC, *RAY, *FLAGS, "--out", out)
     after_a_step(process, out)
     for pid in (pid for pid in below(process.pid) if "ray::Hosting" in named(pid)):
         os.kill(pid, signal.SIGKILL)
@@ -38,7 +38,7 @@ def test_a_run_by_ray_whose_processes_are_killed_is_the_one_of_one_process(local
 
 def test_a_stopped_run_by_ray_goes_on_in_one_process(local, tmp_path):
     out = tmp_path / "run"
-    process = begun("run", "tango", *LAG, *RAY, *FLAGS, "--out", out)
+    process = begun("run", "tango", *ASYNC, *RAY, *FLAGS, "--out", out)
     after_a_step(process, out)
     os.kill(process.pid, signal.SIGTERM)
     text, _ = process.communicate(timeout=300)
