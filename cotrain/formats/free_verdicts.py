@@ -224,7 +224,7 @@ def _read_words(text: str, count: int | None) -> Review | Verdict | ParseFailure
     ends = _final_verdicts(text)
     last = ends[-1] if ends else None
     meaning = None if last is None else _word_meaning(last)
-    steps = [] if count is None else _steps_of(text, ends)
+    steps = [] if count is None else _step_lines_of(text, ends)
     numbers = [step.number for step in steps]
     in_order = numbers == list(range(1, len(steps) + 1))
     counted = count is None or len(steps) == count
@@ -264,7 +264,7 @@ def _final_verdicts(text: str) -> list[re.Match[str]]:
     return sorted(matches, key=lambda match: match.start())
 
 
-def _steps_of(text: str, ends: Sequence[re.Match[str]]) -> list[_StepLine]:
+def _step_lines_of(text: str, ends: Sequence[re.Match[str]]) -> list[_StepLine]:
     """Return what is said of each step, from its mark to the next one or to the last verdict.
 
     A mark under which no verdict is belongs to what follows it: a title ("### Step 1"), the candidate's own step,

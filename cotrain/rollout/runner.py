@@ -29,7 +29,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from cotrain.core.arguments import bound_function
 from cotrain.core.errors import ConfigError, CotrainError, EngineLost, TooLong, UnknownName
@@ -47,6 +47,13 @@ from cotrain.rollout.role import Role, Turn
 OnEpisodeEnd = Callable[[], None]
 TRIES = 3  # attempts of one batch if the engine's process is lost
 _RESERVED = ("grade", "busy", "nonce")  # methods of ``Roles``, so no role can have these names
+
+
+class FinishedEpisode(NamedTuple):
+    """An episode, and why its problem did not fit the context; None where it did."""
+
+    episode: Episode
+    why_too_long: str | None
 
 
 class BatchProgress(Protocol):
@@ -370,7 +377,7 @@ class RolloutRunner:
         # The signals that the protocol declares with ``@gives``: it may reward no others. Without ``@gives``: none.
         declared = declared_by(protocol) or DeclaredSignals(protocol_name(protocol), ())
 
-        def new_attempt() -> Coroutine[Any, Any, list[tuple[Episode, str | None]]]:
+        def new_attempt() -> Coroutine[Any, Any, list[FinishedEpisode]]:
             """A fresh coroutine that runs all episodes, in the order of their addresses."""
             on_end = self.progress(len(tasks) * group_size) if self.progress else None
             coroutines = []
@@ -382,28 +389,31 @@ class RolloutRunner:
                     names.append(f"task {position}, member {member}")
             return gather(coroutines, names)
 
-        for attempt in range(1, TRIES + 1):
-            try:
-                # The loop runs all coroutines; whenever each of them waits, the engine advances by one batch.
-                results = self.loop.run_to_end(new_attempt(), self.engine.advance)
-                break
-            except EngineLost as lost:
-                # The engine keeps no state of its own, so the same batch is collected again by a new one.
-                if attempt == TRIES:
-                    times = f"the engine was lost {TRIES} times in one batch"
-                    raise EngineLost(f"{lost}; {times}", code=lost.code) from lost
-
+        finished = self._run_attempts(new_attempt)
         is_training = step >= 0
         if is_training:
             earlier = self.prompt_fields.get(step, {})  # a step may collect several batches
             self.prompt_fields[step] = earlier | context.fields_by_address
-
-        episodes = []
-        for episode, why_too_long in results:
-            episodes.append(episode)
+        for episode, why_too_long in finished:
             if why_too_long is not None:
                 self.set_aside.setdefault(episode.task_id, why_too_long)
-        return tuple(episodes)
+        return tuple(episode for episode, _ in finished)
+
+    def _run_attempts(
+        self, new_attempt: Callable[[], Coroutine[Any, Any, list[FinishedEpisode]]]
+    ) -> list[FinishedEpisode]:
+        """Run a batch to its end, and again if the engine's process is lost: an engine keeps no state of its own, so a
+        new one gives the same episodes."""
+        last_loss: EngineLost | None = None
+        for _ in range(TRIES):
+            try:
+                # The loop runs all coroutines; whenever each of them waits, the engine advances by one batch.
+                return self.loop.run_to_end(new_attempt(), self.engine.advance)
+            except EngineLost as lost:
+                last_loss = lost
+        assert last_loss is not None
+        times = f"the engine was lost {TRIES} times in one batch"
+        raise EngineLost(f"{last_loss}; {times}", code=last_loss.code) from last_loss
 
 
 def protocol_name(protocol: RolloutFn) -> str:
@@ -414,8 +424,8 @@ def protocol_name(protocol: RolloutFn) -> str:
 
 async def _run_episode(
     protocol: RolloutFn, task: Task, roles: Roles, stores: Mapping[str, Store], on_end: OnEpisodeEnd | None
-) -> tuple[Episode, str | None]:
-    """Run one episode. Returns it, and why its problem did not fit the context, else None."""
+) -> FinishedEpisode:
+    """Run one episode."""
     why_too_long = None
     try:
         await protocol(task, roles, **stores)
@@ -439,7 +449,7 @@ async def _run_episode(
         loop.stall_detector.note_progress()  # an episode is over, so the loop is not stuck
     if on_end is not None:
         on_end()
-    return episode, why_too_long
+    return FinishedEpisode(episode, why_too_long)
 
 
 def _failure_text(error: BaseException) -> str:

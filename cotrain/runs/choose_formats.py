@@ -431,35 +431,17 @@ def probe_answers(
     player = player_factory(recipe, {role.policy}, what="answers", device=device, say=say)
 
     def readings() -> Iterator[list[Reading]]:
+        """Of each prompt: its answers, read in every format that is tried with it."""
         for prompt in prompts:
             asked = replace(role, prompt=prompt)
             runner = player({"solver": asked})
             episodes = runner.collect(ask_solver, tasks, step=STEP, group_size=1)
-            said = _texts_of_episodes(episodes, tasks)
-            unanswered = [
-                runner.set_aside.get(episode.task_id) or episode.failure or "nothing was said"
-                for episode in episodes
-                if not episode.traces
-            ]
-            room = _room_for_longer(recipe, role, runner, episodes)
-            read = [read_texts(replace(asked, answer_format=form), said) for form in forms_to_try(prompt)]
-            yield [replace(reading, unanswered=unanswered, room=room) for reading in read]
-
-    def forms_to_try(prompt: str) -> Sequence[str]:
-        """The formats in which answers to this prompt are read."""
-        if named:
-            return [named]
-        if fixed:
-            return [TAGS, *CHOSEN]
-        if prompt == role.prompt:
-            return [TAGS]
-        return CHOSEN
+            forms = _forms_to_try(role, prompt, fixed=fixed, named=named)
+            yield _readings_of(recipe, asked, forms, runner, episodes, tasks)
 
     best = _first_clear(readings(), len(tasks), rounds)
     if role.step_format is None and best.role.answer_format != TAGS:
-        steps = steps_kind_of([one.text for one, found in zip(best.said, best.parsed, strict=True) if found.ok])
-        best = replace(best, role=replace(best.role, step_format=steps))
-        best = replace(best, parsed=read_texts(best.role, best.said).parsed)
+        best = _with_steps_cut(best)
     renderer = player({}).renderers[role.policy]
     base = isinstance(renderer, Renderer) and not renderer.tokenizer.chat_template
     _report_choice(
@@ -470,6 +452,46 @@ def probe_answers(
         say=say,
     )
     return best
+
+
+def _forms_to_try(role: Role, prompt: str, *, fixed: bool, named: str | None) -> Sequence[str]:
+    """The formats in which answers to this prompt are read. ``fixed``, ``named``: see ``probe_answers``."""
+    if named:
+        forms: Sequence[str] = [named]
+    elif fixed:
+        forms = [TAGS, *CHOSEN]
+    elif prompt == role.prompt:
+        forms = [TAGS]
+    else:
+        forms = CHOSEN
+    return forms
+
+
+def _readings_of(
+    recipe: Recipe,
+    asked: Role,
+    forms: Sequence[str],
+    runner: RolloutRunner,
+    episodes: Sequence[Episode],
+    tasks: Sequence[Task],
+) -> list[Reading]:
+    """The answers that a role gave, read in each of these formats."""
+    said = _texts_of_episodes(episodes, tasks)
+    unanswered = [
+        runner.set_aside.get(episode.task_id) or episode.failure or "nothing was said"
+        for episode in episodes
+        if not episode.traces
+    ]
+    room = _room_for_longer(recipe, asked, runner, episodes)
+    readings = [read_texts(replace(asked, answer_format=form), said) for form in forms]
+    return [replace(reading, unanswered=unanswered, room=room) for reading in readings]
+
+
+def _with_steps_cut(reading: Reading) -> Reading:
+    """The reading with the format in which these answers can be split into steps."""
+    texts = [said.text for said, parsed in zip(reading.said, reading.parsed, strict=True) if parsed.ok]
+    role = replace(reading.role, step_format=steps_kind_of(texts))
+    return replace(reading, role=role, parsed=read_texts(role, reading.said).parsed)
 
 
 def _texts_of_episodes(episodes: Sequence[Episode], tasks: Sequence[Task]) -> list[SampledText]:
@@ -664,15 +686,16 @@ def _probe_reviews(
     review. ``fixed``: they differ in how the same reviews are read. ``free``: forms beside tags that a verifier of this
     recipe may write. Raises ConfigError where most cannot be read, no form is named, and it is no ``trial``."""
     solver = recipe.roles.get("solver")
-    policies = {ways[0].policy} | ({solver.policy} if solver is not None and answer_reading is None else set())
+    policies = {ways[0].policy}
+    if solver is not None and answer_reading is None:
+        policies.add(solver.policy)
     player = player_factory(recipe, policies, what="texts", device=device, say=say)
     if answer_reading is None and solver is not None and asks_plainly(solver):
         problems = probe_tasks(recipe, TRIED if trial else PROBED)
         episodes = player({"solver": solver}).collect(ask_solver, problems, step=STEP, group_size=1)
         texts = _texts_of_episodes(episodes, problems)
         answer_reading = read_texts(solver, [replace(text, finish="stop") for text in texts])  # also those cut off
-    pairs = zip(answer_reading.said, answer_reading.parsed, strict=True) if answer_reading else ()
-    solved = [(one.task, solution) for one, solution in pairs if isinstance(solution, Solution)]
+    solved = [] if answer_reading is None else _solved_problems(answer_reading)
     if not solved:
         say("note: no solution of the solver could be read, so no review was looked at")
         return None
@@ -705,6 +728,12 @@ def _probe_reviews(
         say=say,
     )
     return best
+
+
+def _solved_problems(reading: Reading) -> list[tuple[Task, Solution]]:
+    """The problems whose solutions could be read, with these."""
+    pairs = zip(reading.said, reading.parsed, strict=True)
+    return [(said.task, solution) for said, solution in pairs if isinstance(solution, Solution)]
 
 
 def _review_text(episode: Episode, task: Task, solution: Solution) -> SampledText:

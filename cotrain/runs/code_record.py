@@ -46,16 +46,21 @@ def code_of_recipe(recipe: Recipe) -> dict[Path, CodeFile]:
 def code_json(recipe: Recipe) -> dict[str, Any] | None:
     """The content of code.json for a run that begins; None where all code is cotrain's."""
     code = code_of_recipe(recipe)
-    return _with_version({"versions": [], "texts": {}}, code, from_step=0) if code else None
+    if not code:
+        return None
+    return _with_version({"versions": [], "texts": {}}, code, from_step=0)
 
 
 def _with_version(record: Mapping[str, Any], code: Mapping[Path, CodeFile], *, from_step: int) -> dict[str, Any]:
-    files = {str(path): file.sha256 for path, file in code.items()}
+    """The record with one more version of the code, and the texts of its files as far as there is room for them."""
     texts = dict(record["texts"])
     for file in code.values():
-        if file.sha256 not in texts and sum(map(len, texts.values())) + len(file.text) <= MOST_TEXT:
+        has_room = sum(map(len, texts.values())) + len(file.text) <= MOST_TEXT
+        if file.sha256 not in texts and has_room:
             texts[file.sha256] = redact.redact_text(file.text)
-    return {"versions": [*record["versions"], {"from_step": from_step, "files": files}], "texts": texts}
+    files = {str(path): file.sha256 for path, file in code.items()}
+    version = {"from_step": from_step, "files": files}
+    return {"versions": [*record["versions"], version], "texts": texts}
 
 
 def record_of(directory: RunDirectory) -> dict[str, Any] | None:
@@ -69,19 +74,29 @@ def code_changes(directory: RunDirectory) -> list[str]:
     record = record_of(directory)
     if record is None:
         return []
-    known: Mapping[str, str] = record["versions"][-1]["files"]
-    now = {path: read_code(Path(path)) for path in known}
-    changed = [path for path, file in now.items() if file is not None and file.sha256 != known[path]]
-    imported = imported_by(file.path for file in now.values() if file is not None)
-    new = {str(path): file for path, file in imported.items() if str(path) not in known}
-    gone = [path for path, file in now.items() if file is None]
-    newcomers = {(file.path.name, file.sha256) for file in new.values()}
-    moved = {path for path in gone if (Path(path).name, known[path]) in newcomers}
-    arrived = {(Path(path).name, known[path]) for path in moved}
+    recorded: Mapping[str, str] = record["versions"][-1]["files"]  # path → hash
+    present: dict[str, CodeFile] = {}
+    changed = []
+    gone = []
+    for path, sha256 in recorded.items():
+        file = read_code(Path(path))
+        if file is None:
+            gone.append(path)
+            continue
+        present[path] = file
+        if file.sha256 != sha256:
+            changed.append(path)
+    imported = imported_by(file.path for file in present.values())
+    new = {str(path): file for path, file in imported.items() if str(path) not in recorded}
+
+    # A file that is gone, and new elsewhere with its name and its text, was moved: that changes nothing.
+    gone_files = {(Path(path).name, recorded[path]) for path in gone}
+    new_files = {(file.path.name, file.sha256) for file in new.values()}
+    moved = gone_files & new_files
     return [
         *(f"{path} has changed" for path in changed),
-        *(f"{path} is gone" for path in gone if path not in moved),
-        *(f"{path} is new" for path, file in new.items() if (file.path.name, file.sha256) not in arrived),
+        *(f"{path} is gone" for path in gone if (Path(path).name, recorded[path]) not in moved),
+        *(f"{path} is new" for path, file in new.items() if (file.path.name, file.sha256) not in moved),
     ]
 
 
@@ -117,11 +132,12 @@ def record_changed_code(directory: RunDirectory, recipe: Recipe, *, from_step: i
     changes = code_changes(directory)
     if not changes:
         return None
-    record = record_of(directory) or {"versions": [], "texts": {}}
-    code = code_of_recipe(recipe)
-    known = [path for name in record["versions"][-1]["files"] if (path := own_file(name)) is not None]
-    kept = imported_by(known)
-    directory.write_with_hashes({CODE: _with_version(record, {**kept, **code}, from_step=from_step)})
+    record = record_of(directory)
+    assert record is not None  # there are changes, so there is a record
+    recorded_files = [own_file(name) for name in record["versions"][-1]["files"]]
+    kept = imported_by(path for path in recorded_files if path is not None)
+    code = {**kept, **code_of_recipe(recipe)}
+    directory.write_with_hashes({CODE: _with_version(record, code, from_step=from_step)})
     return f"from step {from_step} on with other code: {_in_words(changes)} (--changed-code)"
 
 

@@ -374,15 +374,7 @@ def _writer_of(row: Mapping[str, Any]) -> str:
 def _find_columns(rows: Sequence[Mapping[str, Any]], named: Mapping[str, str], where: str) -> Columns:
     """Which column is what, of all rows together: a column may begin late."""
     there = list(dict.fromkeys(name for row in rows for name in row))
-    for meaning, column in named.items():
-        if column not in there:
-            near = nearest_name(column, there)
-            hint = f"; did you mean {near!r}?" if near else ""
-            flag = "--judge" if meaning == "judge" else f"--{meaning}-column"
-            raise ConfigError(
-                f"{flag}: {where} has no column {column!r}{hint} (there are: {', '.join(there[:32])})",
-                code="E_NO_SUCH_COLUMN",
-            )
+    _check_named_columns(named, there, where)
     free = [name for name in there if name not in named.values()]
 
     def usual(meaning: str, names: Sequence[str]) -> str:
@@ -419,6 +411,19 @@ def _find_columns(rows: Sequence[Mapping[str, Any]], named: Mapping[str, str], w
         truncated=truncated,
         others=tuple(name for name in scores if name != judge and name not in named.values()),
     )
+
+
+def _check_named_columns(named: Mapping[str, str], there: Sequence[str], where: str) -> None:
+    """Raise ConfigError for a column that the user named and that is not there. ``named``: meaning → column."""
+    for meaning, column in named.items():
+        if column not in there:
+            near = nearest_name(column, there)
+            hint = f"; did you mean {near!r}?" if near else ""
+            flag = "--judge" if meaning == "judge" else f"--{meaning}-column"
+            raise ConfigError(
+                f"{flag}: {where} has no column {column!r}{hint} (there are: {', '.join(there[:32])})",
+                code="E_NO_SUCH_COLUMN",
+            )
 
 
 def _judge_names(scores: Sequence[str]) -> list[str]:

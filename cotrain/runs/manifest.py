@@ -92,6 +92,20 @@ class VerifiedCheckpoint:
     checkpoint: checkpoints.Checkpoint
     files: Mapping[str, FileDigest]  # metrics and ledger when it was saved; they begin so still
 
+    @property
+    def path(self) -> Path:
+        return self.checkpoint.path
+
+    @property
+    def step(self) -> int:
+        """Steps finished when it was saved."""
+        return self.checkpoint.step
+
+    @property
+    def damaged(self) -> tuple[checkpoints.Damage, ...]:
+        """Newer checkpoints that were passed over, newest first."""
+        return self.checkpoint.damaged
+
     def load(
         self, *, only: Collection[str] | None = None, files: Files = REAL_FILES
     ) -> tuple[dict[str, dict[str, torch.Tensor]], dict[str, Any]]:

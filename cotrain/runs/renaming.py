@@ -14,24 +14,27 @@ from cotrain.models.names import is_hub_model, lasting_name, unpinned_name
 
 def with_lasting_names(recipe: Recipe, begun: Mapping[str, Any] | None) -> Recipe:
     """See ``model_paths.pin_model_names``; ``begun``: recipe.json of the run that goes on."""
-    held = saved_names(begun["settings"]["policies"]) if begun else set()
-    meant = {unpinned_name(name): name for name in sorted(held)}
+    begun_names = saved_names(begun["settings"]["policies"]) if begun else set()
+    by_unpinned_name = {unpinned_name(name): name for name in sorted(begun_names)}
 
     def pin_name(name: str) -> str:
-        if name in held:
-            return name
         names_revision = "@" in name and is_hub_model(name)
-        if not names_revision and unpinned_name(name) in meant:
-            return meant[unpinned_name(name)]
-        return lasting_name(name)
+        if name in begun_names:
+            pinned = name
+        elif not names_revision and unpinned_name(name) in by_unpinned_name:
+            pinned = by_unpinned_name[unpinned_name(name)]
+        else:
+            pinned = lasting_name(name)
+        return pinned
 
     names = {name: pin_name(name) for name in model_names(recipe.policies)}
     if all(old == new for old, new in names.items()):
         return recipe
     policies = {policy: _rename_weights(spec, names) for policy, spec in recipe.policies.items()}
-    if (origin := recipe.origin) is not None:
-        arguments, settings = rename_origin(origin.arguments, origin.overrides, names)
-        origin = replace(origin, arguments=arguments, overrides=settings)
+    origin = recipe.origin
+    if origin is not None:
+        arguments, overrides = rename_origin(origin.arguments, origin.overrides, names)
+        origin = replace(origin, arguments=arguments, overrides=overrides)
     return replace(recipe, policies=policies, origin=origin)
 
 
@@ -57,35 +60,47 @@ def saved_names(policies: Mapping[str, Any]) -> set[str]:
 
 
 def rename_origin(
-    arguments: Mapping[str, Any], settings: Iterable[str], names: Mapping[str, str]
+    arguments: Mapping[str, Any], overrides: Iterable[str], names: Mapping[str, str]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The arguments and settings of a recipe with other names of its models.
+    """The arguments and overrides of a recipe with other names of its models. ``names``: old → new.
 
     Arguments that name models are ``model``, ``verifier_model`` and their like, and another one only where none of
     those has its value: ``verifier="trained"`` names no model, also where the model is called "trained"."""
 
-    def replace_names(value: Any) -> Any:
-        if isinstance(value, list | tuple):
-            return [replace_names(one) for one in value]
-        return names.get(value, value) if isinstance(value, str) else value
+    model_keys = {key for key in arguments if key.rpartition("_")[2] in ("model", "models")}
+    named_there: set[str] = set()
+    for key in model_keys:
+        named_there |= _strings_in(arguments[key])
+    only_elsewhere = set(names) - named_there
 
-    plain = {key for key in arguments if key.rpartition("_")[2] in ("model", "models")}
-    said = {one for key in plain for one in _strings_in(arguments[key])}
-    naming = plain | {key for key, value in arguments.items() if _strings_in(value) & set(names) - said}
-    new = {key: replace_names(value) if key in naming else value for key, value in arguments.items()}
-    return new, tuple(_rename_setting(setting, names) for setting in settings)
+    renamed: dict[str, Any] = {}
+    for key, value in arguments.items():
+        names_model = key in model_keys or bool(_strings_in(value) & only_elsewhere)
+        renamed[key] = _rename_value(value, names) if names_model else value
+    return renamed, tuple(_rename_setting(text, names) for text in overrides)
+
+
+def _rename_value(value: Any, names: Mapping[str, str]) -> Any:
+    """An argument with new names: one name, or several in a list."""
+    if isinstance(value, list | tuple):
+        return [_rename_value(item, names) for item in value]
+    return names.get(value, value) if isinstance(value, str) else value
 
 
 def _strings_in(value: Any) -> set[str]:
-    return {one for one in (value if isinstance(value, list | tuple) else [value]) if isinstance(one, str)}
+    """The argument, or the items of a list, where they are strings."""
+    items = value if isinstance(value, list | tuple) else [value]
+    return {item for item in items if isinstance(item, str)}
 
 
 def _rename_setting(text: str, names: Mapping[str, str]) -> str:
     """A text of ``--set`` with the new name of its model, where it names one."""
     path, _, value = text.partition("=")
     try:
-        plain = json.loads(value)
+        setting = json.loads(value)
     except ValueError:
-        plain = value
-    new = names.get(plain, plain) if isinstance(plain, str) and path.startswith("policies.") else plain
-    return text if new == plain else f"{path}={json.dumps(new, ensure_ascii=False)}"
+        setting = value
+    may_name_model = path.startswith("policies.") and isinstance(setting, str)
+    if not may_name_model or names.get(setting, setting) == setting:
+        return text
+    return f"{path}={json.dumps(names[setting], ensure_ascii=False)}"

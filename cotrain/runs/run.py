@@ -161,16 +161,16 @@ def resume_run(
     directory = RunDirectory.open(out)
     log = LoggingObserver(observer or SilentObserver(), directory.path)
     with RunLock(directory.path):
-        manifest.verify_files(directory)
-        checkpoints.sweep_leftovers(directory.checkpoints)
-        recipe_json = directory.read_recipe()
+        recipe_json = _check_files(directory)
         recipe = pin_model_names(recipe, recipe_json)  # its models keep the names that the run was begun with
         recipe = with_recorded_packing(recipe, recipe_json)
         check_same_recipe(directory.path, recipe_json, recipe)
+
         summary: Any = directory.read("summary.json")
         if summary is not None:
             log.message(f"{directory.path} is finished: {count_of(summary['steps'], 'step')}; see {directory.report}")
             return RunResult(directory=directory.path, summary=summary)
+
         if not changed_code:
             check_code_unchanged(directory.path)
         _note_what_changed(directory, recipe, log)
@@ -182,6 +182,14 @@ def resume_run(
         )
         _check_given_replies(trainer)
         return _train_to_end(directory, trainer, int(recipe_json["checkpoint_every"]), log)
+
+
+def _check_files(directory: RunDirectory) -> dict[str, Any]:
+    """Raise RunDirectoryError for a file that is not as the run wrote it. Remove what an interrupted write left.
+    Returns the content of recipe.json."""
+    manifest.verify_files(directory)
+    checkpoints.sweep_leftovers(directory.checkpoints)
+    return directory.read_recipe()
 
 
 def _check_given_replies(trainer: CoTrainer) -> None:
@@ -244,8 +252,8 @@ def _train_to_end(
     directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, observer: LoggingObserver
 ) -> RunResult:
     """Train to the end. If something stops it first, leave a directory that can be resumed."""
-    with stop_on_signal() as stopping, notes_logged(observer.log_line):
-        run = _make_active_run(directory, trainer, checkpoint_every, observer, stopping)
+    with stop_on_signal() as get_signal, notes_logged(observer.log_line):
+        run = _make_active_run(directory, trainer, checkpoint_every, observer, get_signal)
         try:
             return _train_through_failures(run)
         except Interrupted:
@@ -263,10 +271,11 @@ def _make_active_run(
     trainer: CoTrainer,
     checkpoint_every: int,
     observer: LoggingObserver,
-    stopping: Callable[[], int],
+    get_signal: Callable[[], int],
 ) -> ActiveRun:
-    """Connect a run's trainer with its directory and with its observer."""
-    trainer.stop_on(stopping)
+    """Connect a run's trainer with its directory and with its observer. ``get_signal``: the number of the signal that
+    asks the run to stop, 0 for none."""
+    trainer.stop_on(get_signal)
     (directory.path / STOPPED).unlink(missing_ok=True)
     # Chat templates that print today's date get the day on which the run was begun, so that a resumed run has the same
     # prompts.
@@ -275,14 +284,14 @@ def _make_active_run(
     trainer.eval_progress = _show_episodes("  measured {} episodes", observer)
     resumed_from = manifest.newest_checkpoint(directory)
     if resumed_from is not None:
-        for damage in resumed_from.checkpoint.damaged:
+        for damage in resumed_from.damaged:
             observer.message(f"checkpoint {damage.path.name} is damaged ({damage.reason}) and was passed over")
     return ActiveRun(
         directory=directory,
         trainer=trainer,
         checkpoint_every=checkpoint_every,
         observer=observer,
-        retry_when_full=DiskRetry(stopping, observer),
+        retry_when_full=DiskRetry(get_signal, observer),
         resumed_from=resumed_from,
         file_hashes=manifest.GrowingHashes(directory),
     )
@@ -327,13 +336,13 @@ def _begin(run: ActiveRun) -> None:
 def _train(run: ActiveRun) -> RunResult:
     """Do the steps that are left, evaluating and saving between them; then measure the end."""
     trainer = run.trainer
-    first = trainer.finished_steps
+    first_step = trainer.finished_steps
     with recording_steps(run.directory, trainer, run.observer, run.retry_when_full) as recorder:
         _evaluate_if_due(run, recorder)
         while not trainer.is_done:
             if trainer.finished_steps > 0 and trainer.finished_steps % run.checkpoint_every == 0:
                 _save_if_new(run, recorder)
-            with _show_first_rollouts(trainer, first, run.observer):
+            with _show_first_rollouts(trainer, first_step, run.observer):
                 result = trainer.step()
             recorder.add_step(result)
             _evaluate_if_due(run, recorder)
@@ -361,10 +370,10 @@ def _save_if_new(run: ActiveRun, recorder: StepRecorder) -> None:
 
 
 @contextmanager
-def _show_first_rollouts(trainer: CoTrainer, first: int, observer: Observer) -> Iterator[None]:
+def _show_first_rollouts(trainer: CoTrainer, first_step: int, observer: Observer) -> Iterator[None]:
     """Print progress within the first step of this command: it may take minutes, and no duration is known yet."""
-    if trainer.finished_steps == first:
-        trainer.runner.progress = _show_episodes(f"  step {first + 1}: played {{}} episodes", observer)
+    if trainer.finished_steps == first_step:
+        trainer.runner.progress = _show_episodes(f"  step {first_step + 1}: played {{}} episodes", observer)
     try:
         yield
     finally:
@@ -437,7 +446,7 @@ def _measure_start(run: ActiveRun) -> dict[str, Any]:
     files = {"before_counts.json": counts_json(metrics), "before.json": estimates_json(metrics)}
     # A checkpoint of a later step than 0 was saved after the start had been measured. Then a file of that was lost, and
     # the metrics must be the same this time.
-    if run.resumed_from is not None and run.resumed_from.checkpoint.step > 0:
+    if run.resumed_from is not None and run.resumed_from.step > 0:
         _check_same_start(directory, files)
     run.retry_when_full(directory.write_with_hashes, files)
     return files["before.json"]
@@ -460,7 +469,7 @@ def _remember_answers(run: ActiveRun) -> None:
     """Remember the answers of other servers in steps that will be collected again, so that they are not asked again."""
     asks_servers = any(policy.outside for policy in run.trainer.recipe.policies.values())
     if asks_servers:
-        first = 0 if run.resumed_from is None else run.resumed_from.checkpoint.step
+        first = 0 if run.resumed_from is None else run.resumed_from.step
         with Ledger(run.directory.episodes) as ledger:
             steps = [step for step in ledger.steps() if step >= first]
             episodes = (episode for step in steps for episode in ledger.read(step))
@@ -495,7 +504,7 @@ def _roll_back(run: ActiveRun, error: NotFinite) -> None:
     stopped = f"stopped after step {trainer.finished_steps}: {error}"
     if checkpoint is None:
         raise Diverged(f"{stopped}, there is no checkpoint to go back to; {advice}") from error
-    place = checkpoint.checkpoint.path
+    place = checkpoint.path
     if trainer.rollback_count > 0:
         raise Diverged(
             f"{stopped}, and so it was after going back to a checkpoint; {advice}; {place} is kept"
@@ -511,7 +520,7 @@ def _roll_back(run: ActiveRun, error: NotFinite) -> None:
 def _recover(run: ActiveRun, lost: ProcessLost) -> None:
     """Start processes again that were lost, and go on from the newest checkpoint, or the start, with the same draws."""
     checkpoint = manifest.newest_checkpoint(run.directory) if run.has_initial_metrics else None
-    where = "the start" if checkpoint is None else checkpoint.checkpoint.path.name
+    where = "the start" if checkpoint is None else checkpoint.path.name
     run.observer.message(f"{lost}; going back to {where}")
     run.trainer.backend.restart_lost_processes()
     if checkpoint is None:

@@ -52,15 +52,21 @@ class TokenWork:
 def prefill_work(prompts: Iterable[tuple[int, ...]]) -> TokenWork:
     """Each distinct prompt once: P tokens, of which the last predicts."""
     lengths = [len(prompt) for prompt in set(prompts)]
-    return TokenWork(tokens=sum(lengths), predicted=len(lengths), pairs=sum(p * (p + 1) // 2 for p in lengths))
+    pairs = sum(length * (length + 1) // 2 for length in lengths)  # a token looks at itself and at those before it
+    return TokenWork(tokens=sum(lengths), predicted=len(lengths), pairs=pairs)
 
 
 def decoding_work(lengths: Iterable[tuple[int, int]]) -> TokenWork:
-    """(P, T): the first token is predicted by the prompt, so T − 1 go through the model, the i-th after P + i − 1
-    others."""
-    known = list(lengths)
-    steps = sum(t - 1 for _, t in known)
-    return TokenWork(tokens=steps, predicted=steps, pairs=sum((t - 1) * p + t * (t - 1) // 2 for p, t in known))
+    """Answers of T tokens to prompts of P, as (P, T). The first token is predicted by the prompt, so T − 1 go through
+    the model, the i-th after P + i − 1 others."""
+    steps = 0
+    pairs = 0
+    for prompt_length, answer_length in lengths:
+        steps += answer_length - 1
+        pairs_with_prompt = (answer_length - 1) * prompt_length
+        pairs_within_answer = answer_length * (answer_length - 1) // 2
+        pairs += pairs_with_prompt + pairs_within_answer
+    return TokenWork(tokens=steps, predicted=steps, pairs=pairs)
 
 
 def sequence_work(sequences: Sequences) -> TokenWork:
@@ -72,15 +78,24 @@ def sequence_work(sequences: Sequences) -> TokenWork:
 
 
 def forward_flops(shape: ComputeShape, work: TokenWork) -> int:
-    """Operations of a forward pass."""
-    return 2 * (shape.body * work.tokens + shape.head * work.predicted) + shape.pair * work.pairs
+    """Operations of a forward pass: 2·M a token, and the attention of each pair."""
+    return 2 * _multiplied_weights(shape, work) + shape.pair * work.pairs
 
 
 def learning_flops(shape: ComputeShape, work: TokenWork) -> int:
     """Operations of a forward and a backward pass."""
-    weights = shape.body * work.tokens + shape.head * work.predicted
-    share = shape.trained / (shape.body + shape.head)
-    return 4 * weights + round(2 * weights * share) + 3 * shape.pair * work.pairs
+    weights = _multiplied_weights(shape, work)
+    trained_share = shape.trained / (shape.body + shape.head)
+    forward = 2 * weights
+    gradients_of_activations = 2 * weights
+    gradients_of_weights = round(2 * weights * trained_share)
+    attention = 3 * shape.pair * work.pairs
+    return forward + gradients_of_activations + gradients_of_weights + attention
+
+
+def _multiplied_weights(shape: ComputeShape, work: TokenWork) -> int:
+    """M, summed over tokens: all of the body for each token, and the output layer where something is predicted."""
+    return shape.body * work.tokens + shape.head * work.predicted
 
 
 class FlopsMeter:
@@ -112,9 +127,10 @@ class FlopsMeter:
 
     def count_learning(self, policy: str, term: LossTerm) -> None:
         """Count what a policy was trained on."""
+        indices = computed_samples(term) if term.samples else ()
         sequences = []
-        for i in computed_samples(term) if term.samples else ():
-            sample = term.samples[i]
+        for index in indices:
+            sample = term.samples[index]
             whole_ids, _ = with_context(sample.token_ids, sample.context_tokens)
             sequences.append((sample.prompt_ids, whole_ids))
         self._spent[policy, "learning"] += learning_flops(self._shapes[policy], sequence_work(sequences))
