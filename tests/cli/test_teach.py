@@ -61,7 +61,8 @@ def test_the_spelling_of_before_is_answered_with_the_command_of_now(before, now,
 
 def test_the_command_that_is_named_takes_the_same_flags(tmp_path, monkeypatch, capsys):
     """Word for word, up to its parser."""
-    given = "--role verifier --model m --data d --out o --from-samples --reviews 2 --samples 3 --answer-format hash --lora 4"
+    given = "--role verifier --model m --data d --out o --from-samples --reviews 2 --samples 3 --lora 4"
+    given += " --answer-format hash"
     line = command_refuses(["sft", *given.split()], "E_ROLE_IS_COMMAND", capsys)
     command = shlex.split(line.partition("with the same flags: ")[2])
     parsed = []
