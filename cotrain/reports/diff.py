@@ -217,7 +217,7 @@ def _rollout_pair(one: RunView, other: RunView, address: str | None) -> dict[str
 
 def _last_at_one_place(one: RunView, other: RunView) -> dict[str, Any] | None:
     """The first rollouts of the last step whose first problem is the same in both, as it is in runs of one seed."""
-    for step in sorted(_steps_of(one) & _steps_of(other), reverse=True):
+    for step in sorted(_recorded_steps(one) & _recorded_steps(other), reverse=True):
         a = one.rollout(step, 0, 0, tokens=0)
         b = other.rollout(step, 0, 0, tokens=0)
         if a is not None and b is not None and a["problem"] and a["problem"] == b["problem"]:
@@ -239,7 +239,7 @@ def _last_of_one_problem(one: RunView, other: RunView) -> dict[str, Any] | None:
 def _last_rollouts(run: RunView) -> list[dict[str, Any]]:
     """A rollout of each problem that the last steps played, the latest first."""
     found: list[dict[str, Any]] = []
-    for step in sorted(_steps_of(run), reverse=True):
+    for step in sorted(_recorded_steps(run), reverse=True):
         for task in run.rollouts.tasks_of(step):
             if len(found) == LOOKED_AT:
                 return found
@@ -249,7 +249,7 @@ def _last_rollouts(run: RunView) -> list[dict[str, Any]]:
     return found
 
 
-def _steps_of(run: RunView) -> set[int]:
+def _recorded_steps(run: RunView) -> set[int]:
     return {member.step for member in run.rollouts.members()}
 
 
