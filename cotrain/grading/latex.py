@@ -96,15 +96,20 @@ def _limit_steps(closure: Callable[..., None]) -> Callable[..., None]:
 def _context_prediction(parser: Any, prediction: Any, rules: set[str], looking: bool) -> Callable[..., int]:
     """The parser's prediction, with context in ``rules`` alone, and of symbols only where the tokens do not tell."""
     interpreter = parser._interp
-    predict = parser._interp.adaptivePredict
-    names = parser.ruleNames
-    full = {n: names[s.ruleIndex] for n, s in enumerate(parser.atn.decisionToState) if names[s.ruleIndex] in rules}
+    predict = interpreter.adaptivePredict
+    rule_of_decision = {}  # decisions that are taken with context → their rules
+    for number, state in enumerate(parser.atn.decisionToState):
+        rule = parser.ruleNames[state.ruleIndex]
+        if rule in rules:
+            rule_of_decision[number] = rule
 
     def decide(tokens: Any, decision: int, context: Any) -> int:
-        if decision not in full:
+        if decision not in rule_of_decision:
             return int(predict(tokens, decision, context))
-        if looking and full[decision] == SYMBOL and (seen := _next_alternative(tokens)) is not None:
-            return seen
+        if looking and rule_of_decision[decision] == SYMBOL:
+            seen = _next_alternative(tokens)
+            if seen is not None:
+                return seen
         interpreter.predictionMode = prediction.LL
         try:
             return int(predict(tokens, decision, context))
