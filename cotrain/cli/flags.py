@@ -89,7 +89,7 @@ def _wrap_item(mark: str, text: str, width: int, indent: str) -> list[str]:
     )
 
 
-_ARGUMENTS = re.compile(r"``(?P<code>[a-z_]+=[^`]+)``")  # of a function, as docstrings write them
+_ARGUMENTS = re.compile(r"``(?P<code>[a-z_]+=[^`]+)``")  # arguments of a function, as docstrings write them
 _NEXT_ARGUMENT = re.compile(r",\s+(?=[a-z_]+=)")
 
 

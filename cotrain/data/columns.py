@@ -66,11 +66,11 @@ PACKED = {  # how files begin that are no text, and what to do with them
     b"PK\x03\x04": "a ZIP archive, as sheets are; unpack it, or save a sheet as CSV",
     b"PAR1": "parquet; give the file a name that ends in .parquet",
 }
-DATA_ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".csv.gz", ENDING)  # of files of rows
+DATA_ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".csv.gz", ENDING)  # endings of files of rows
 JSON_LINES = (".jsonl", ".ndjson", ".jl")
 FORMATS = {ENDING: "parquet", ".csv": "CSV with a header", ".json": "one JSON array of objects"}
 _SHARD = re.compile(r"(?P<part>.+?)-(?P<number>\d{5})-of-(?P<count>\d{5})(?:-[0-9a-f]+)?")  # as the Hub numbers files
-Line = bytes | dict[str, Any]  # of a file as it stands, or an object that was read already: of parquet, of the Hub
+Line = bytes | dict[str, Any]  # a line as it stands in a file, or an object that was read already (parquet, the Hub)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +253,7 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             at += len(line)
             yield from io.StringIO(text, newline="") if "\r" in text else (text,)
 
-    csv.field_size_limit(MOST_ROW)  # of the process; the usual 131,072 is less than a worked text may have
+    csv.field_size_limit(MOST_ROW)  # for the whole process; the usual 131,072 is less than a worked text may have
     table = csv.DictReader(lines(), strict=True)
     try:
         names = table.fieldnames or ()
@@ -302,7 +302,7 @@ def _json_array_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _file_ending(path: Path) -> str:
-    """Of the name of a file, in small letters and without ``.gz``."""
+    """The ending of a file's name, in small letters and without ``.gz``."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 

@@ -59,7 +59,9 @@ class PartlyLabelled:
                 return self.targets.get(UNLABELLED, index - answered)
             source = self._source_of(split)
             task = source.get(split, index)
-            return replace(task, id=f"labelled-{task.id}") if source is self.easier else task  # of one name, perhaps
+            if source is self.easier:
+                return replace(task, id=f"labelled-{task.id}")  # the other source may have a task of this id
+            return task
 
         if split == "train":
             return self.targets.get("train", self._permuted_place(index))

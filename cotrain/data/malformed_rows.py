@@ -34,7 +34,7 @@ class RefusedRow:
     where: str
     reason: str
     row: str
-    code: str = RowError.code  # of the error that the strict reader ends with
+    code: str = RowError.code  # code of the error that the strict reader ends with
 
 
 @dataclass(slots=True)

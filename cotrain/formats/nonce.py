@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-JUDGE_TAGS = (  # of all formats, those of preferences.py included
+JUDGE_TAGS = (  # tags of all formats, those of preferences.py included
     *("verdict", "output", "score", "scores", "answer", "final"),  # what is in these decides
     *("think", "analyze", "verify", "rubric", "eval", "principles", "critique"),
 )

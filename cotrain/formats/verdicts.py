@@ -106,7 +106,7 @@ def read_genprm(text: str, count: int) -> Verdict | Abstention | ParseFailure:
         return spoken
     scan = _scan_blocks(spoken, ("analyze", "verify", "output"))
     words = tuple(unbox_span(block) for block in scan.blocks_named("output"))
-    parts = "".join(name[0] for name, _ in scan.blocks)  # of a good one: a o a v o
+    parts = "".join(name[0] for name, _ in scan.blocks)  # those of a good one are: a o a v o
     if scan.broken is not None:
         return scored_failure(scan.broken, missing=1)
     if not words:

@@ -25,7 +25,7 @@ from cotrain.grading.guards import TooLarge
 
 STEPS = 100_000  # closures of configurations, about half a second of prediction; with full context one counts as five
 SYMBOL = "atom_expr"  # the rule of a letter or symbol with an exponent, an index, or both
-FACTOR = "unary"  # of factors without a sign between, of which d x may be two
+FACTOR = "unary"  # the rule of factors without a sign between them; d x may be two
 BOTH = 1  # its alternative x^2_1
 BOTH_TURNED = 2  # x_1^2
 INDEX = 3  # x_1

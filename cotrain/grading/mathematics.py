@@ -101,7 +101,7 @@ def load_judge() -> tuple[Callable[[str], object], Callable[[str, str], Verdict]
             return False
         if is_same(golds, answers):
             return True
-        with contextlib.suppress(*_ODD):  # of intervals and inequalities, which have no complex numbers
+        with contextlib.suppress(*_ODD):  # intervals and inequalities have no complex numbers
             if any(map(_has_letter_i, (*golds, *answers))):
                 return is_same(_with_imaginary_unit(golds), _with_imaginary_unit(answers))
         return False

@@ -130,7 +130,7 @@ _DIGIT_WORDS = """zero one two three four five six seven eight nine ten eleven t
 seventeen eighteen nineteen"""
 _BASES = {word: str(base) for base, word in enumerate(_DIGIT_WORDS.split())}
 _NO_UNITS = frozenset(_VALUE_WORDS.split()) | _SCALES.keys() | _BASES.keys()
-_SIGNS = "£¥¢฿\u20a0-\u20c0"  # of currencies, € and ₹ among them
+_SIGNS = "£¥¢฿\u20a0-\u20c0"  # signs of currencies, € and ₹ among them
 _SCALE_OF_HEAT = re.compile(r"\s*(?:celsius|fahrenheit|[CFK]\b)", re.I)
 _TOKEN = re.compile(rf"\^\s*\{{?\s*(-?\d)\s*\}}?|([a-zA-Z${_SIGNS}]+)|(/)|([.,()·*\s]|\\cdot|-(?=[a-zA-Z]{{3}}))")
 
@@ -319,7 +319,7 @@ _BASE = re.compile(
 _IN_A_BASE = re.compile(rf"-?(?:[\dA-Z]*\d[\dA-Z]*(?:\.[\dA-Z]+)?|{_TEXT}\s*\{{[\dA-Z]+\}})")
 _HEXADECIMAL = re.compile(rf"-?(?:(?=[\da-fA-F]*\d|[A-F]{{2}})[\da-fA-F]+|{_TEXT}\s*\{{[\da-fA-F]+\}})")
 _AND = re.compile(r"\s*(?:,\s*(?:and\s|or\s)?|\s(?:and|or)\s)\s*")
-_PART = re.compile(  # of a sum: number, unit, and what stands behind it
+_PART = re.compile(  # one term of a sum: number, unit, and what stands behind it
     r"(\d{1,9}(?:,\d{3})*(?:\.\d{1,9})?)(\s*(?:\\(?:text|mathrm)\s*\{\s*)?)([a-zA-Z]+)"
     r"(\.?(?:,?\s+and(?=\s*\}))?(?:\s*\})?(?:\s*(?:,\s*(?:and\s)?|and\s|\\text\s*\{\s*and\s*\})?\s*(?=\d)|\Z))"
 )
@@ -399,7 +399,7 @@ def _sum_of(tex: str) -> Quantity | None:
         units.append(unit)
         total += Fraction(number.replace(",", "")) * unit.factor
     if any(unit_ratio(unit, following) is None for unit, following in pairwise(units)):
-        return None  # of two kinds
+        return None  # they are of two kinds
     if any(unit.factor <= following.factor for unit, following in pairwise(units)):
         return None  # not from the larger to the smaller
     value = total / units[0].factor

@@ -134,8 +134,8 @@ def sum_rollout_counts(parts: Sequence[RolloutCounts]) -> dict[str, Any]:
 
 
 def best_of_n(scored: Sequence[tuple[float, bool]], n: int) -> tuple[float, float, float]:
-    """Of the best of ``n`` drawn from a group: what its judge says, the chance that it is right, and that any of the n
-    is."""
+    """What the judge says of the best of ``n`` drawn from a group, the chance that this one is right, and the chance
+    that any of the n is."""
     order = sorted(scored, key=lambda one: -one[0])
     size = len(order)
     subsets = comb(size, n)

@@ -34,7 +34,7 @@ TREND = 12  # bars of a spark line: the table fits 80 columns
 COLUMNS = ("accuracy", "balanced_accuracy")
 WELL_FORMED = 0.95  # a mean reward for the format above it is no news
 SHORT_NAMES = {"accuracy": "right", "balanced_accuracy": "bal. acc."}
-LEARNING_FIGURES = {  # of what objectives report: how well what pays others, or teaches by pairs, does its part
+LEARNING_FIGURES = {  # figures of objectives: how well what pays others, or teaches by pairs, does its part
     "process/pair_accuracy": ("answers in order by process rewards", True),
     "pair_accuracy": ("pairs in order", True),
     "margin": ("margin", False),

@@ -19,7 +19,7 @@ from cotrain.runs.figures import costs_of
 from cotrain.storage.jsonl import read_jsonl
 
 WINDOW = 4  # training steps that one point is the mean of
-SHOWN = (  # of any role; "gap" besides
+SHOWN = (  # figures of any role; "gap" besides
     "accuracy",
     "reward/step",
     "reward/proxy",

@@ -134,7 +134,7 @@ def decode_floats(text: str) -> tuple[float, ...]:
 
 
 NAME = "episodes.jsonl.gz"
-ADVANTAGES = "advantages"  # of a trace: objective → [advantage, tokens] in order, over the tokens that were sampled
+ADVANTAGES = "advantages"  # key of a trace: objective → [advantage, tokens] in order, over the sampled tokens
 Advantages = Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
 UNPACKED = 100  # a step may unpack to so many times its size
 UNPACKED_LEAST = 1 << 26  # and to so many bytes in any case

@@ -130,7 +130,13 @@ _EXECUTE = 1
 _WRITE_FILE = 2
 _READ_FILE = 4
 _READ_DIR = 8
-_RIGHTS = {1: 0x1FFF, 2: 0x3FFF, 3: 0x7FFF, 4: 0x7FFF, 5: 0xFFFF}  # of each version; later ones as the last
+_RIGHTS = {
+    1: 0x1FFF,
+    2: 0x3FFF,
+    3: 0x7FFF,
+    4: 0x7FFF,
+    5: 0xFFFF,
+}  # version of Landlock → its rights; later: the last
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | 0x4000 | 0x8000  # and no directories
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
