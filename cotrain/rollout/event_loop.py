@@ -388,7 +388,7 @@ class _EngineSelector(selectors.DefaultSelector):
             stall_detector.note_computing()  # the loop now runs its callbacks
 
     def _select_or_advance(self, timeout: float | None) -> Events:
-        """Return what happens between two rounds of callbacks: a look at the sockets, some work of the engine, or waiting."""
+        """Do what happens between two rounds of callbacks: look at the sockets, advance the engine, or wait."""
         loop = self._loop
         is_callback_ready = timeout is not None and timeout <= 0
         is_waiting_outside = loop.n_pausing > 0 or loop.n_awaiting_server > 0
