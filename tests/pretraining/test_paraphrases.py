@@ -12,7 +12,7 @@ from cotrain.data.files import cut_into_splits
 from cotrain.data.sources import problem_source
 from cotrain.pretraining.paraphrases import (
     PARAPHRASE,
-    numbers_of,
+    count_numbers,
     read_problems,
     refusal_of,
     save_paraphrases,
@@ -49,8 +49,8 @@ def test_what_is_refused_and_why(text, reason):
 
 
 def test_numbers_are_counted_in_digits_and_words():
-    assert numbers_of("3 of 1,234,567.5, and three: 12,13") == {"3": 2, "1234567.5": 1, "12": 1, "13": 1}
-    assert numbers_of("One ninth of x2, twenty-five") == {"2": 1, "20": 1, "5": 1}
+    assert count_numbers("3 of 1,234,567.5, and three: 12,13") == {"3": 2, "1234567.5": 1, "12": 1, "13": 1}
+    assert count_numbers("One ninth of x2, twenty-five") == {"2": 1, "20": 1, "5": 1}
 
 
 def question(n):
