@@ -157,9 +157,7 @@ def critique(
     critic_lr: float = 2e-4,  # learning rate of the critic
     entropy: Weight = 0.001,  # weight of the entropy bonus
     critic: Literal["none", "oracle", "frozen", "trained", "self"] = "frozen",  # who criticises
-    paid_by: Literal[
-        "verdict", "gain"
-    ] = "verdict",  # reward of a trained critic: a true verdict, or the revision's gain
+    paid_by: Literal["verdict", "gain"] = "verdict",  # what rewards a trained critic: a true verdict, or the gain
     critic_model: str | None = None,  # initial weights of the critic; by default the generator's model
     refine: Literal["failed", "all"] = "failed",  # solutions that are revised
     join: int = 1,  # right revisions that join the group, at most
