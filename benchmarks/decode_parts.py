@@ -107,9 +107,8 @@ def main() -> None:
     engine = LocalEngine({"a": model}, max_rows=max(given.rows), pack_weights=() if given.plain else ("a",))
     for name in ("_decode_step", "_draw_tokens"):
         timed(name)
-    print(
-        "| rows | a step, ms | of it drawing | products alone | reading the weights | tokens/s |\n|---|---|---|---|---|---|"
-    )
+    print("| rows | a step, ms | of it drawing | products alone | reading the weights | tokens/s |")
+    print("|---|---|---|---|---|---|")
     for rows in given.rows:
         for _ in range(2):  # the first time makes room, and oneDNN's programs
             seconds.clear()

@@ -40,8 +40,10 @@ class PackedWeights:
         """Lay out what has changed since the last call: whatever writes to a tensor raises its version."""
         packed = {}
         for module in self.model.modules():
-            if type(module) not in (nn.Linear, OneDNNLinear) or "forward" in vars(module):
+            if not isinstance(module, nn.Linear) or "forward" in vars(module):
                 continue
+            if type(module) not in (nn.Linear, OneDNNLinear):
+                continue  # such as one in 4 bits
             weight = module.weight
             if weight.dtype == torch.float32 and min(weight.shape) >= NARROWEST:
                 state = (weight.data_ptr(), weight._version)
