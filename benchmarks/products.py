@@ -3,7 +3,8 @@
     python benchmarks/products.py [--threads 1] [--rows 256 1024 4096] [--seconds 0.2]
 
 GFLOP/s of y = x Wᵀ, dx = dy W and dW = dyᵀ x in float32, for layers of the shipped base and of a model of 135M. Each is
-the best of its tries; ``first`` is the first call of oneDNN with a new number of rows, for which it makes a program.
+the best of its tries; ``first`` is the first call of oneDNN with a new number of rows, for which it makes a program,
+the product itself included.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class PackedWeights:
             if not isinstance(module, nn.Linear) or "forward" in vars(module):
                 continue
             if type(module) not in (nn.Linear, OneDNNLinear):
-                continue  # a subclass may compute something else
+                continue  # such as one in 4 bits
             weight = module.weight
             if weight.dtype == torch.float32 and min(weight.shape) >= NARROWEST:
                 state = (weight.data_ptr(), weight._version)

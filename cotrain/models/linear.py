@@ -50,13 +50,12 @@ class OneDNNLinear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         if not self._is_for_onednn(input):
             return F.linear(input, self.weight, self.bias)
-        rows = input.reshape(-1, self.in_features)
-        wants_gradient = rows.requires_grad or self.weight.requires_grad
+        parts = (input, self.weight, self.bias)
+        wants_gradient = any(part is not None and part.requires_grad for part in parts)
         if torch.is_grad_enabled() and wants_gradient:
-            products: Tensor = _Product.apply(rows, self.weight, self.bias)
-        else:
-            products = multiply(rows, self.weight, self.bias)
-        return products.view(*input.shape[:-1], self.out_features)
+            products: Tensor = _Product.apply(*parts)
+            return products
+        return multiply(*parts)
 
     def _is_for_onednn(self, rows: Tensor) -> bool:
         if rows.numel() < LEAST_ROWS * self.in_features or type(self.weight) is not nn.Parameter:
@@ -67,7 +66,7 @@ class OneDNNLinear(nn.Linear):
 
 
 def multiply(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``[n, i]`` and ``[o, i]`` → ``[n, o]``, as ``F.linear`` has it; no gradient."""
+    """``[…, i]`` and ``[o, i]`` → ``[…, o]``, as ``F.linear`` has it; no gradient."""
     return torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
 
 
@@ -85,8 +84,9 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         rows, weight = ctx.saved_tensors
         to_rows, to_weight, to_bias = ctx.needs_input_grad
+        flat = gradient.flatten(0, -2)  # [n, o]
         return (
             multiply(gradient, weight.t()) if to_rows else None,
-            multiply(gradient.t(), rows.t()) if to_weight else None,
-            gradient.sum(0) if to_bias else None,
+            multiply(flat.t(), rows.flatten(0, -2).t()) if to_weight else None,
+            flat.sum(0) if to_bias else None,
         )

@@ -32,6 +32,7 @@ QUICK = {  # words → in the folder of the test; MODEL is a model of random wei
     "real_model": "--size tiny --rounds 1 --only float32 --threads 1",
     "memory": f"--model MODEL --roles 2 --lora 4 {WORK}",
     "remote_judge": "--tasks 2 --group 2 --rounds 1 --pause 0.01",
+    "decode_parts": "--model MODEL --rows 8 --tokens 4",
     "demo_parts": "--steps 4",
     "demo_step": "--steps 4",
     "async_steps": "--quick",

@@ -56,8 +56,29 @@ def test_no_gradient_is_computed_of_what_is_frozen():
             assert found is None
         else:
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-    kept = by_onednn(rows.requires_grad_()).grad_fn.next_functions[0][0].saved_tensors
+    kept = by_onednn(rows.requires_grad_()).grad_fn.saved_tensors
     assert [None if tensor is None else tuple(tensor.shape) for tensor in kept] == [None, (96, 64)]
+
+
+def test_a_bias_alone_is_trained():
+    """Where weights are frozen, and the gradient that comes back is one number for all."""
+    found = []
+    for layer in two_layers():
+        layer.weight.requires_grad_(False)
+        layer(some_rows(2, LEAST_ROWS)).sum().backward()
+        found.append(layer.bias.grad)
+    assert torch.equal(*found) and bool((found[0] == 2 * LEAST_ROWS).all())
+
+
+def test_gradients_of_a_sum_equal_those_of_torch():
+    """Its gradient is one number, seen from everywhere."""
+    found = []
+    for layer in two_layers():
+        rows = some_rows(LEAST_ROWS).requires_grad_()
+        layer(rows).sum().backward()
+        found.append((rows.grad, layer.weight.grad, layer.bias.grad))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
 def test_few_rows_and_other_types_are_left_to_torch():
