@@ -4,7 +4,7 @@ Errors: malformed rows, each with row and column or field; questions that anothe
 questions that repeat, the same question with two answers, questions that share 13 words in a row with another file's,
 gold answers that the grader cannot read, by reason, and rows without an answer where at least a quarter has none. With
 ``--labelled answers``, or a file of solved problems, as a run has it, these are problems without a label and no fault.
-Columns that a run would not read are told, each with its number of rows.
+Columns that a run would not read are listed, each with its number of rows.
 
 Two questions are the same when they have the same letters and digits, and the same signs of arithmetic and brackets:
 "3+4" is not "3-4". Where letters and digits are many, only signs count that typesetting leaves as they are: plus, less,
@@ -378,7 +378,7 @@ def _check_labelled_file(labelled: str | None, workers: int, deadline_s: float) 
     if labelled is None or not labelled.lower().endswith(DATA_ENDINGS):
         return None
     report = check_file(labelled, workers=workers, deadline_s=deadline_s)
-    about_rows = tuple(fault for fault in report.findings if fault.kind != FEW)  # how many there are is told above
+    about_rows = tuple(fault for fault in report.findings if fault.kind != FEW)  # their number is printed above
     return replace(report, findings=about_rows)
 
 

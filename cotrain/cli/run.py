@@ -333,7 +333,7 @@ def _first_parameters(build: RecipeFunction) -> list[str]:
 
 
 class SaysFirst:
-    """An observer that is told a line before the first thing that the run says: one that is refused says nothing."""
+    """An observer that gets a line before the run's first message, and none from a run that raises before that."""
 
     def __init__(self, line: str, observer: Observer) -> None:
         self._lines = [line]

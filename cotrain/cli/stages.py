@@ -231,7 +231,7 @@ class StepPrinter:
 
     def __init__(self, steps: int, *, is_new: bool = False) -> None:
         """``is_new``: the training begins with its first step. Of one that goes on nobody knows with which, so that the
-        time left is told from the second row on."""
+        time left is printed from the second row on."""
         self._steps = steps
         self._row_time = time.monotonic()  # when the last row came
         self._start: tuple[int, float] | None = (0, self._row_time) if is_new else None  # a step, and when it was over

@@ -628,7 +628,7 @@ def _check_group_size(recipe: Recipe, phase: Phase) -> None:
     for name in phase.objectives:
         objective = recipe.objectives[name]
         least = objective.algorithm.needs().min_group_size
-        # Known for roles that speak once in an episode; other groups are checked at the first step.
+        # Known for roles with one turn in an episode; other groups are checked at the first step.
         if size < least and objective.role in declared.once and not objective.extra_roles:
             raise ConfigError(
                 f"phase {phase.name!r}: objective {name!r} compares at least {least} answers to a problem, and "

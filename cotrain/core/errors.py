@@ -8,9 +8,8 @@ Each error also has a code, such as ``E_GROUP_TOO_SMALL``, for programs and test
     raise ConfigError(f"clip_norm is {norm}, expected a norm above 0", code="E_CLIP_NORM")
 
 A sentence may be rewritten at any time; the code stays. One code means one thing, wherever that is found, and belongs
-to one class. An error that is told again in other words, with a place in front, keeps the code of its cause. Left out:
-a table of all codes, which would stand far from the lines that it speaks of.
-"""
+to one class. An error that is raised again with other words, or with a place in front, keeps the code of its cause.
+Left out: a table of all codes, which would be far from the lines that raise them."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class DeclaredSignals:
 
     protocol: str  # its name
     signals: tuple[Signal, ...]
-    once: tuple[str, ...] = ()  # roles that speak once in an episode
+    once: tuple[str, ...] = ()  # roles with one turn in an episode
 
     def signals_for(self, role: str) -> tuple[Signal, ...]:
         """The signals that it gives to turns of a role."""
@@ -101,7 +101,7 @@ class DeclaredSignals:
 
 def gives(*signals: Signal, once: tuple[str, ...] = ()) -> Callable[[RolloutFnT], RolloutFnT]:
     """Declare, above a protocol, which signals it gives and to whom: ``@gives(OUTCOME.to("solver"))``. ``once``: roles
-    that speak once in an episode, so that a group has as many of their turns as a problem has episodes."""
+    with one turn in an episode, so that a group has as many of their turns as a problem has episodes."""
     wrong = [signal for signal in signals if not isinstance(signal, Signal)]
     if wrong:
         raise ConfigError(

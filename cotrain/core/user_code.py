@@ -34,7 +34,8 @@ MODULE_PREFIX = "cotrain_user_"  # prefix of the names of modules that were load
 
 
 class _UncachedLoader(SourceFileLoader):
-    """Reads the file each time: byte code is told from its source by size and whole seconds, which an edit may keep."""
+    """Reads the file each time: Python finds outdated byte code by size and whole seconds, which an edit may not
+    change."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(content_of_file(Path(self.path), MOST_BY_HAND), self.path)

@@ -58,7 +58,7 @@ def shows_notes() -> bool:
 
 
 def shows_all() -> bool:
-    """Whether libraries may speak, and errors are shown with where they came from."""
+    """Whether messages of libraries are shown, and errors are shown with where they came from."""
     return LOGGER.getEffectiveLevel() <= logging.DEBUG
 
 
@@ -275,7 +275,7 @@ def _remind_forever() -> None:
     while True:
         time.sleep(max(PACE_SECONDS, 1.0))
         for work in list(_REMINDED):
-            with suppress(Exception):  # whoever it speaks to may be gone
+            with suppress(Exception):  # the receiver may be gone
                 work.remind()
 
 

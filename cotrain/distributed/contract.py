@@ -82,7 +82,7 @@ class Backend(Protocol):
         ...
 
 
-PROCESS = "process"  # begins the keys of all that is told of processes
+PROCESS = "process"  # prefix of the keys of metrics about processes
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,7 +100,7 @@ class ProcessStats:
 def process_metrics(
     before: Mapping[str, ProcessStats], after: Mapping[str, ProcessStats], seconds: float
 ) -> dict[str, float | str]:
-    """Return what of a step is told, of each process: ``process/{process}/…``; see ``docs/metrics_page.py: TIMINGS``.
+    """The metrics of each process in a step: ``process/{process}/…``; see ``docs/metrics_page.py: TIMINGS``.
 
     Args:
         before, after: by the names of the processes, at both ends of the step.

@@ -188,7 +188,8 @@ class BaseEngineHost:
                 self._loop.run_until_complete(asyncio.wait([whole]))
 
     def _advance_engine(self) -> bool:
-        """Where a policy is held that should go on, whoever asked is told that nothing was answered."""
+        """Advance the engine. If it pauses, since a policy that should continue is held, wake the caller without
+        answers."""
         has_worked = self._engine.advance()
         if isinstance(self._engine, HoldingEngine) and self._engine.is_paused:
             self._news.set()
@@ -242,8 +243,8 @@ class EnginePolicyFactory(PolicyFactory):
 
 
 class VllmHost(BaseEngineHost):
-    """The policies of a run that speak with one set of weights, or with adapters on it, and an engine of vLLM, in the
-    Python of an environment that has it."""
+    """The policies of a run that generate with one set of weights, or with adapters on it, and an engine of vLLM, in
+    the Python of an environment that has it."""
 
     def __init__(self, policies: Mapping[str, Any], settings: VllmSettings, device: str, threads: int) -> None:
         """``policies``: all on one model; ``threads``: of the CPU."""

@@ -5,11 +5,11 @@
     token ids    with the server's own tokenizer at hand, ids go to ``/completions`` and come back (``cotrain serve``,
                  vLLM)
 
-The server answers when it likes: the engine of this process goes on meanwhile (``rollout.idle_loop.awaiting_server``).
-What may pass (a server that is busy, broken or silent) is asked again, with growing pauses, until the deadline; what
-the server refuses is not. Then the turn is a value with its reason, kept from training and counted. The first trouble
-of each kind is told at once, with the server's own words. Who may not ask, or asks for what is not there, ends the run,
-and after ``FIRST_CONTACT`` who asks where no server is: no repetition mends that.
+The server answers when it likes: the engine of this process goes on meanwhile (``rollout/event_loop.py:
+awaiting_server``). What may pass (a server that is busy, broken or silent) is asked again, with growing pauses, until
+the deadline; what the server refuses is not. Then the turn is a value with its reason, kept from training and counted.
+The first trouble of each kind is reported at once, in the server's own words. Missing permission, or an unknown model,
+ends the run, and after ``FIRST_CONTACT`` who asks where no server is: no repetition mends that.
 
 A limit of tokens that does not fit the server's context next to the prompt is halved until it does. An answer without
 text that has an end, such as one whose thought filled ``max_tokens``, is an empty answer.
@@ -125,7 +125,7 @@ class RemoteHandle(PolicyHandle):
         self._line: _Connection | None = None
         self._reached = False  # has the server ever answered?
         self._known: dict[Address, Trace] = {}
-        self._told: set[str] = set()  # reasons of troubles that were told
+        self._told: set[str] = set()  # reasons of troubles that were reported
         self._refused_limits: dict[int, int] = {}  # max_tokens → length of the shortest prompt that left no room for it
         self._vocabulary = renderer.vocabulary
         self._counts = dict.fromkeys(COUNTED, 0.0)

@@ -58,7 +58,7 @@ def one_local_engine(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VllmPlacement:
-    """A ``PlacementRule``: vLLM for whoever speaks."""
+    """A ``PlacementRule``: vLLM for all policies that generate."""
 
     settings: VllmSettings = DEFAULT_SETTINGS
 
@@ -86,7 +86,7 @@ class VllmPlacement:
         return places
 
     def group_by_weights(self, policies: Mapping[str, Any]) -> list[tuple[str, ...]]:
-        """Policies that speak, by the weights that they speak with."""
+        """Policies that generate, by the weights with which they do."""
         names_by_weights: dict[tuple[Any, ...], list[str]] = {}
         for name, spec in policies.items():
             if spec.generates:

@@ -113,7 +113,7 @@ class LearningSpec(ModelSpec, Protocol):
 
 
 class ProgramSpec(PolicySpec, Protocol):
-    """A function that speaks."""
+    """A Python function that plays a role."""
 
     @property
     def speak(self) -> Program: ...
@@ -126,7 +126,7 @@ class PolicyHandle(PolicyClient):
     """One policy. ``spec`` is what the recipe says of it, ``renderer`` None for one that is never asked (a critic)."""
 
     engine: Engine | None = None  # who samples from it; set by the backend
-    tell: Callable[[str], None] = staticmethod(print_notice)  # who is told what its server says; a run logs it too
+    tell: Callable[[str], None] = staticmethod(print_notice)  # receives messages about its server; a run logs them, too
     trouble = ""  # why the last request without an answer had none, and what helps
     changes = False  # its weights change in the run, so it has state and versions
     sharded = False  # no process has all of its weights
@@ -332,7 +332,7 @@ class LearnerHandle(ModelHandle):
 
 
 class ProgramHandle(PolicyHandle):
-    """A function that speaks."""
+    """A Python function that plays a role."""
 
     renderer: Rendering
 

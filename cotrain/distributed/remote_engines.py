@@ -4,10 +4,9 @@ A play changes nothing, so a lost engine costs the play: the next question begin
 present weights (``multi_process.py``).
 
 Where a policy has several engines, its *replicas*, the request's address picks one (``replica_of``), so the choice
-depends neither on the clock nor on the order in which requests arrive. All replicas are told of new weights and of
-limits.
+depends neither on the clock nor on the order in which requests arrive. All replicas get new weights and limits.
 
-All advance together: each is told what was asked of it, then each is waited for. What shares a batch follows from the
+All advance together: each is sent its requests, then each is waited for. What shares a batch follows from the
 work then, also where one engine is faster than another.
 """
 
@@ -84,7 +83,7 @@ class EngineProcess:
         return dict(self._limits)
 
     def set_limits(self, limits: Mapping[str, int]) -> None:
-        """A lost process is told when there is another."""
+        """A process that was lost gets this when it has been replaced."""
         changed = dict(limits) != self._limits
         self._limits = dict(limits)
         if changed and self._process is not None:
@@ -225,7 +224,7 @@ class HostedEngines:
         return {address: ids for engine in self._engines for address, ids in engine.ask("running_tokens").items()}
 
     def check(self, request: Request) -> None:
-        """Raises UnknownName; whatever else is wrong with a request is told when it is asked."""
+        """Raises UnknownName; other faults of a request raise an error when it is sampled."""
         self.engines_of(request.policy)
 
     def context(self, policy: str) -> int:

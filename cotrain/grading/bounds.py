@@ -3,9 +3,9 @@ r"""Is an answer certainly not the gold one? Interval arithmetic at a point says
 Two expressions that differ at one point are different. Each is given an interval that certainly holds its value there
 (mpmath's, 80 bits; symbols stand at fixed positive numbers), and where the two intervals are apart, the answer is
 wrong. So ``(x+y+z+1)^{200}``, ``\frac{7^{10000000}}{3^{10000000}}`` and thirteen trigonometric powers, which keep sympy
-busy for minutes, are told from ``\frac{7}{2}`` at once, and most ordinary wrong answers too. Whatever has no interval
-here (sets, relations, matrices, integrals, percentages, complex numbers, sizes past ``MOST``) is left to math-verify:
-this never says that two answers are equal.
+busy for minutes, are distinguished from ``\frac{7}{2}`` at once, and most ordinary wrong answers too. Whatever has no
+interval here (sets, relations, matrices, integrals, percentages, complex numbers, sizes past ``MOST``) is left to
+math-verify: this never says that two answers are equal.
 
 Left out: bisection of wide intervals, zeros of denominators, sums and products term by term.
 """

@@ -35,7 +35,7 @@ class Request:
 
 
 class SpeakerError(RuntimeError):
-    """A program that speaks raised ``__cause__``: the episode that asked ends, the play goes on."""
+    """A Python function that plays a role raised ``__cause__``: its episode ends, the batch continues."""
 
 
 class Engine(Protocol):

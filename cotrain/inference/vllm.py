@@ -1,4 +1,4 @@
-"""vLLM as an engine: one set of weights, the policies that speak with it, and their adapters.
+"""vLLM as an engine: one set of weights, the policies that generate with it, and their adapters.
 
 vLLM runs in this process and is stepped by ``advance``, so what shares a batch follows from the work and not from the
 clock. It holds weights of its own; ``load_weights`` brings new ones. Four things about that are silent when they are
@@ -109,7 +109,7 @@ class VllmEngine:
         """
         Args:
             model: a directory of transformers.
-            policies: the rank of a policy's adapter; None: it speaks with the model's own weights.
+            policies: the rank of a policy's adapter; None: it generates with the model's own weights.
             dtype: of vLLM's weights and arithmetic.
             trust_remote_code: run Python files that come with the model.
 

@@ -7,7 +7,7 @@ row is healthy. An alarm is raised once per band and series, at the step where i
 does not have, or has too few rows of, say nothing. The limits were set so that the sound runs of ``docs/results`` stay
 silent on all but the gap.
 
-What learns nothing at all is told sooner, by ``starved.py``.
+A policy that learns nothing at all is reported sooner, by ``starved.py``.
 
 Pure: an alarm depends on the rows alone, so a resumed run raises the same ones. Left out: alarms on evaluations.
 """
@@ -403,8 +403,8 @@ EMPTY = ("groups without spread", "no spread", "no samples")  # alarms of an obj
 
 
 def explained_alarms(new: Sequence[Alarm], alarms: Iterable[Alarm], row: Mapping[str, Any]) -> list[Alarm]:
-    """The ``new`` alarms of a row that another one explains, or that were told under the same name. ``alarms``: all so
-    far, the new among them."""
+    """The ``new`` alarms of a row that another one explains, or that were reported under the same name. ``alarms``: all
+    so far, the new among them."""
     is_new = set(map(id, new))
     told_before = set[tuple[str, str]]()
     causes_by_role: dict[str, list[Alarm]] = {}

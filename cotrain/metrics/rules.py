@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Protocol
 
-# -- What a run is told when something goes a known wrong way.
+# -- Alarms: rules for known ways in which a run goes wrong.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 Health bands wait for ten rows and more; a protocol that pays nothing or a prompt that no model understands shows at
 once. Counted are steps in a row (``KINDS``), of those at which the objective is due or the role spoke; a run with fewer
-is told at its end. That rewards do not differ is not said of fewer than ``ENOUGH_PROBLEMS`` problems. What becomes of a
+is reported at its end. Equal rewards are not reported for fewer than ``ENOUGH_PROBLEMS`` problems. What becomes of a
 run whose updates are not finite is decided in ``trainer/failures.py``.
 
 Pure: alarms depend on the rows alone. Left out: channels of algorithms that do not report them (PPO, Prime), whose
@@ -86,7 +86,7 @@ class StarvationMonitor:
         return skips + self._raise_alarms(ended=False)
 
     def end_run(self) -> list[Alarm]:
-        """The run is over: what was so at all of too few steps is told too."""
+        """At the end of a run: also report what held at all steps, if these were too few before."""
         return self._raise_alarms(ended=True)
 
     def _skip_alarm(self, key: str) -> Alarm:

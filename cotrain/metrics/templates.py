@@ -100,6 +100,6 @@ def _word_class(word: str) -> str:
 
 
 def question_templates(questions: Sequence[str]) -> list[str]:
-    """The template of each question, or the question itself where there are too few templates to speak of others."""
+    """The template of each question, or the question itself if there are too few templates."""
     templates = [template_of(question) for question in questions]
     return templates if len(set(templates)) >= LEAST else list(questions)

@@ -1,14 +1,14 @@
-"""Checkpoints of karpathy/nanochat as plain model directories, and back: ``cotrain convert nanochat``, and ``cotrain
-export --to nanochat``.
+"""Converts checkpoints of karpathy/nanochat to model directories (``cotrain convert nanochat``), and back (``cotrain
+export --to nanochat``).
 
 nanochat writes ``model_000123.pt`` and ``meta_000123.json`` side by side, and ``tokenizer/tokenizer.pkl``, a pickled
 ``tiktoken.Encoding``, next to the folder of checkpoints. Neither pickle can run code: ``torch.load`` reads the weights
 with ``weights_only``, ``tiktoken_encoding.py`` the tokenizer.
 
-Two architectures are read, and told apart by their weights: that of nanochat's first months, which is transformers' own
-``NanoChat``, and that of March 2026 and later, with smear gates, which is our ``NanoChatGPT`` (``nanochat_gpt.py``).
-What nanochat tried in between had other constants that a checkpoint does not hold, and its present code reads none of
-it either; such checkpoints are refused by the name of a weight.
+Two architectures are read, and distinguished by their weights: that of nanochat's first months, which is transformers'
+own ``NanoChat``, and that of March 2026 and later, with smear gates, which is our ``NanoChatGPT``
+(``nanochat_gpt.py``). Architectures in between had constants that are in no checkpoint, and nanochat's present code
+does not read them either; they raise an error that names one of their weights.
 
 What the checkpoint does not say is here as nanochat's code has it: logits capped at 15, a feed-forward of
 4 · n_embd, ``F.rms_norm`` with its own ε; of the first architecture also a rotary base of 10,000. Weights are written
@@ -57,11 +57,11 @@ LAYER = {
     "mlp.c_fc": "mlp.fc1",
     "mlp.c_proj": "mlp.fc2",
 }
-GATE = "attn.ve_gate"  # in layers with a value embedding
+GATE = "attn.ve_gate"  # weight of layers with a value embedding
 OLD_WEIGHTS = {"transformer.wte.weight": "model.embed_tokens.weight", "lm_head.weight": "lm_head.weight"}
-# Weights of later architectures.
+# Weights of the present architecture.
 SCALARS = ("resid_lambdas", "x0_lambdas", "smear_lambda", "backout_lambda", "smear_gate.weight")
-PADDED_TO = 64  # nanochat rounds its vocabulary up to a multiple
+PADDED_TO = 64  # nanochat rounds its vocabulary up to a multiple of this
 BOS = "<|bos|>"
 USER = ("<|user_start|>", "<|user_end|>")
 ASSISTANT = ("<|assistant_start|>", "<|assistant_end|>")
@@ -82,12 +82,13 @@ CHAT_TEMPLATE = (
 def convert(
     directory: Path | str, out: Path | str, *, tokenizer: Path | str | None = None, step: int | None = None
 ) -> Path:
-    """Write the checkpoint in ``directory`` as a model directory ``out``; ``step`` is the last one by default.
+    """Write the checkpoint in ``directory`` as a model directory ``out``. ``step``: by default the last one.
 
     Raises ModelError for another architecture or a tokenizer that does not fit, DataError for files that cannot be read
     safely, RunDirectoryError when ``out`` is not empty.
     """
-    source, target = Path(directory), Path(out)
+    source = Path(directory)
+    target = Path(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise RunDirectoryError(f"{target} is not an empty directory; choose another --out", code="E_OUT_NOT_EMPTY")
     claim_place(target.parent)
@@ -99,9 +100,12 @@ def convert(
     with torch.device("meta"):
         model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
     model.load_state_dict(weights, strict=True, assign=True)
-    begin, end = loaded_tokenizer.bos_token_id, loaded_tokenizer.eos_token_id
-    model.generation_config = GenerationConfig(  # a document ends where the next one begins
-        bos_token_id=begin, eos_token_id=sorted({begin, end}), pad_token_id=loaded_tokenizer.pad_token_id
+    bos_id = loaded_tokenizer.bos_token_id
+    eos_id = loaded_tokenizer.eos_token_id
+    model.generation_config = GenerationConfig(
+        bos_token_id=bos_id,
+        eos_token_id=sorted({bos_id, eos_id}),  # a document also ends where the next one begins
+        pad_token_id=loaded_tokenizer.pad_token_id,
     )
     with filled_directory(Path(target)):
         save_model(model, loaded_tokenizer, target)
@@ -247,7 +251,8 @@ def is_padded(old: str) -> bool:
 def _rename_weights(stored: Mapping[str, torch.Tensor], config: Config, file: Path) -> dict[str, torch.Tensor]:
     """The weights under the names of transformers, as float32; vocabularies padded for speed are cut to their size."""
     expected = weight_names(config)
-    unknown, missing = sorted(set(stored) - set(expected)), sorted(set(expected) - set(stored))
+    unknown = sorted(set(stored) - set(expected))
+    missing = sorted(set(expected) - set(stored))
     if unknown:
         raise ModelError(
             f"{file}: {len(unknown)} weights, such as {unknown[0]!r}, are of an architecture of nanochat that is not "
@@ -272,23 +277,27 @@ def _rename_weights(stored: Mapping[str, torch.Tensor], config: Config, file: Pa
     return renamed
 
 
-def _find_tokenizer(source: Path, given: Path | None) -> PreTrainedTokenizerBase:
-    """From the directory given, the checkpoint's own, or where nanochat keeps it: two levels up, in ``tokenizer``."""
-    places = [source, source.resolve().parent.parent / "tokenizer"] if given is None else [given]
-    for place in places:
-        if (place / "tokenizer.pkl").is_file():
-            return _set_special_tokens(read_encoding(place / "tokenizer.pkl"))
-        if (place / "tokenizer.json").is_file():
-            return _set_special_tokens(PreTrainedTokenizerFast.from_pretrained(place))
+def _find_tokenizer(source: Path, user_folder: Path | None) -> PreTrainedTokenizerBase:
+    """The tokenizer in the user's folder, if there is one. Else that in the checkpoint's folder, or where nanochat
+    keeps it: two levels up, in ``tokenizer``."""
+    folders = [source, source.resolve().parent.parent / "tokenizer"]
+    if user_folder is not None:
+        folders = [user_folder]
+    for folder in folders:
+        if (folder / "tokenizer.pkl").is_file():
+            return _set_special_tokens(read_encoding(folder / "tokenizer.pkl"))
+        if (folder / "tokenizer.json").is_file():
+            return _set_special_tokens(PreTrainedTokenizerFast.from_pretrained(folder))
     raise ModelError(
-        f"{' and '.join(map(str, places))}: no tokenizer.pkl and no tokenizer.json; name their directory with "
+        f"{' and '.join(map(str, folders))}: no tokenizer.pkl and no tokenizer.json; name their directory with "
         "--tokenizer",
         code="E_NO_TOKENIZER",
     )
 
 
 def _set_special_tokens(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """The tokenizer with nanochat's tokens in their parts, and its chat format if it has the tokens for it."""
+    """The tokenizer with nanochat's special tokens set as bos, eos and pad, and its chat format if it has the
+    tokens."""
     vocabulary = tokenizer.get_vocab()
     if BOS not in vocabulary:
         raise ModelError(f"the tokenizer has no {BOS}; expected one of nanochat", code="E_NANOCHAT_TOKENIZER")
@@ -331,7 +340,7 @@ def write_base_directory(source: Path, target: Path, *, stage: str, step: int) -
 
 
 def _check_constants(config: Any, name: str) -> None:
-    """Raise ModelError for what nanochat's code does not compute."""
+    """Raise ModelError for a configuration that nanochat's code cannot compute."""
     if isinstance(config, NanoChatGPTConfig):
         expected: dict[str, Any] = {"rope_theta": 100_000.0, "final_logit_softcapping": 15.0}
     elif isinstance(config, NanoChatConfig):
@@ -356,14 +365,14 @@ def _check_constants(config: Any, name: str) -> None:
 
 
 def _pad_vocabulary(old: str, tensor: torch.Tensor) -> torch.Tensor:
-    """The weight as nanochat keeps it: a vocabulary rounded up, with zeros for tokens that do not exist."""
+    """The weight as nanochat stores it: with rows of zeros up to a multiple of ``PADDED_TO`` tokens."""
     tensor = tensor.detach()
     missing = -len(tensor) % PADDED_TO if is_padded(old) else 0
     return torch.cat([tensor, tensor.new_zeros(missing, *tensor.shape[1:])]) if missing else tensor
 
 
 def _byte_counts(state: Mapping[str, Any]) -> torch.Tensor:
-    """[V] int32: the bytes of each token, 0 for special ones; nanochat counts bits per byte with it."""
+    """[V] int32: the number of bytes of each token, 0 for special ones, with which nanochat computes bits per byte."""
     counts = torch.zeros(len(state["mergeable_ranks"]) + len(state["special_tokens"]), dtype=torch.int32)
     for token, i in state["mergeable_ranks"].items():
         counts[i] = len(token)

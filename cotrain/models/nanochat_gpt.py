@@ -3,27 +3,27 @@
 transformers' own ``NanoChat`` is what nanochat was until January 2026. Since then it has, besides rotary positions
 (base 100,000), normalised queries and keys, squared ReLU and logits capped at 15:
 
-- *windows*: in layers called "S" a token sees a quarter of the context, in those called "L" all of it;
-- *residual lambdas*: each layer begins with ``r_i · x + s_i · x0``, where ``x0`` is what the first layer was given;
-- *value embeddings*: every other layer, the last one among them, adds a second embedding of the token to its values,
-  through a gate of 12 features;
-- *smear*: a token's embedding takes up that of the token before it, through a gate of 24 features;
-- *backout*: what left the middle layer is subtracted, in part, before the output layer;
-- queries and keys are 1.2 times as long after they were normalised.
+- *windows*: in layers "S" a token sees a quarter of the context, in layers "L" all of it;
+- *residual lambdas*: the input of layer i is ``r_i · x + s_i · x0``, where ``x0`` is the input of the first layer;
+- *value embeddings*: every other layer, including the last one, adds a second embedding of the token to its values,
+  through a gate that reads 12 features;
+- *smear*: the embedding of the previous token is added to that of a token, through a gate that reads 24 features;
+- *backout*: a part of the middle layer's output is subtracted before the output layer;
+- queries and keys are multiplied by 1.2 after they were normalised.
 
-The weights are nanochat's, under names of transformers (``nanochat.py``). Importing this file registers the classes, so
-that ``AutoConfig`` and ``AutoModelForCausalLM`` read a converted directory.
+The weights are nanochat's, under names in the style of transformers (``nanochat.py``). Importing this file registers
+the classes, so that ``AutoConfig`` and ``AutoModelForCausalLM`` read a converted directory.
 
-*What a token's smear reads.* The embedding of the token before it is a function of that token's id, so no cache holds
-it: whoever decodes with a cache says which tokens came before, as ``previous_ids``. ``generate`` does so by itself. The
-token at position 0 begins a document and takes up nothing: documents in one row stay apart, as do padded rows.
+*Smear and caches.* The embedding of the previous token depends only on that token's id, so it is in no cache. Code that
+decodes with a cache passes the previous tokens as ``previous_ids``; ``generate`` does so by itself. The token at
+position 0 starts a document and has no previous token, so documents in one row, and padded rows, stay separate.
 
-Cosines and sines of rotary angles are float32 here. nanochat rounds them to the type that it computes in: by nothing in
-float32, by up to 2⁻⁹ of each in bfloat16. A query or key then differs from ours by at most √2 · 2⁻⁹ of its length, and
-as both are 1.2 · √d long, a score by at most 1.44 · √d · √2 · 2⁻⁸: 0.09 for heads of d = 128, before the softmax.
+Cosines and sines of rotary angles are float32 here. nanochat rounds them to the dtype in which it computes. In bfloat16
+this changes each by up to 2⁻⁹, a query or key by at most √2 · 2⁻⁹ of its length, and, as both have length 1.2 · √d, a
+score by at most 1.44 · √d · √2 · 2⁻⁸: 0.09 for heads of d = 128, before the softmax.
 
-Left out: layers "L" have no window at all, where nanochat's closes behind ``sequence_len`` tokens, the longest that the
-model was trained on; inputs as embeddings, as value embeddings need the tokens' ids.
+Left out: the window of ``sequence_len`` tokens (the training length) that nanochat's layers "L" have, here they see
+everything; and embeddings as inputs, as value embeddings need the tokens' ids.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 FULL = "full_attention"
 SLIDING = "sliding_attention"
 
-TILE = 128  # short windows are multiples of it
+TILE = 128  # short windows are multiples of this
 LENGTH = 1.2  # length of normalised queries and keys, in units of √head_dim
-VALUE_GATE = 12  # features that a gate of value embeddings reads
-SMEAR_GATE = 24  # features that the gate of the previous token reads
-VALUE_GATE_MOST = 3.0  # a gate of value embeddings goes from 0 to this
+VALUE_GATE = 12  # input features of the gates of value embeddings
+SMEAR_GATE = 24  # input features of the gate of smear
+VALUE_GATE_MOST = 3.0  # a gate of value embeddings is between 0 and this
 
 _CACHE_FIELD = "cache" if "cache" in BaseModelOutputWithPast.__dataclass_fields__ else "past_key_values"
 
@@ -72,8 +72,8 @@ def short_window(context: int) -> int:
 
 
 def layer_kinds(pattern: str, layers: int, context: int) -> list[str]:
-    """The kind of each layer, for nanochat's pattern of "S" and "L", repeated; the last layer is always "L". A window
-    that is as long as the context hides nothing and is none."""
+    """The kind of each layer, for nanochat's pattern of "S" and "L", which is repeated; the last layer is always "L".
+    All layers are full if the window would be as long as the context."""
     if short_window(context) + 1 >= context:
         return [FULL] * layers
     kinds = []
@@ -87,7 +87,7 @@ class NanoChatGPTConfig(PreTrainedConfig):
     """Sizes of a nanochat model; ``window_pattern``: letters "S" and "L", repeated over the layers."""
 
     model_type = "nanochat_gpt"
-    reads_previous_token = True  # with a cache too, see ``previous_ids``
+    reads_previous_token = True  # needs ``previous_ids`` with a cache
     keys_to_ignore_at_inference = ("past_key_values", "cache")
 
     def __init__(
@@ -150,7 +150,8 @@ def _at_least_float32(x: Tensor) -> Tensor:
 
 
 def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
-    """x ``[B, heads, L, head_dim]``: feature j and feature j + head_dim / 2 are turned backwards as a pair."""
+    """Rotary embedding of x ``[B, heads, L, head_dim]``. Features j and j + head_dim / 2 are a pair, which is rotated
+    by the negative angle."""
     cos, sin = table
     left, right = _at_least_float32(x).chunk(2, dim=-1)
     return torch.cat([left * cos + right * sin, right * cos - left * sin], dim=-1)
@@ -165,9 +166,10 @@ def eager_attention(
     scaling: float,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Attention by plain products, with its weights; ``attention_mask`` is added to the scores."""
+    """Attention by plain matrix products; returns its weights, too. ``attention_mask`` is added to the scores."""
     repeat = query.shape[1] // key.shape[1]
-    key, value = key.repeat_interleave(repeat, 1), value.repeat_interleave(repeat, 1)
+    key = key.repeat_interleave(repeat, 1)
+    value = value.repeat_interleave(repeat, 1)
     scores = query @ key.transpose(2, 3) * scaling
     if attention_mask is not None:
         scores = scores + attention_mask
@@ -187,14 +189,15 @@ class NanoChatGPTAttention(nn.Module):
         self.scaling = self.head_dim**-0.5
         self.is_causal = True
         self.sliding_window = config.sliding_window if config.layer_types[layer_idx] == SLIDING else None
-        queries, keys = config.num_attention_heads * self.head_dim, config.num_key_value_heads * self.head_dim
-        self.q_proj = nn.Linear(config.hidden_size, queries, bias=False)
-        self.k_proj = nn.Linear(config.hidden_size, keys, bias=False)
-        self.v_proj = nn.Linear(config.hidden_size, keys, bias=False)
-        self.o_proj = nn.Linear(queries, config.hidden_size, bias=False)
+        query_width = config.num_attention_heads * self.head_dim
+        key_width = config.num_key_value_heads * self.head_dim
+        self.q_proj = nn.Linear(config.hidden_size, query_width, bias=False)
+        self.k_proj = nn.Linear(config.hidden_size, key_width, bias=False)
+        self.v_proj = nn.Linear(config.hidden_size, key_width, bias=False)
+        self.o_proj = nn.Linear(query_width, config.hidden_size, bias=False)
         self.value_embed: nn.Embedding | None = None
         if config.has_value_embedding(layer_idx):
-            self.value_embed = nn.Embedding(config.vocab_size, keys)
+            self.value_embed = nn.Embedding(config.vocab_size, key_width)
             self.value_gate = nn.Linear(VALUE_GATE, config.num_key_value_heads, bias=False)
 
     def forward(
@@ -245,7 +248,7 @@ class NanoChatGPTMLP(nn.Module):
 
 
 class NanoChatGPTLayer(GradientCheckpointingLayer):
-    """Attention and feed-forward, each added to what it read normalised."""
+    """Attention and feed-forward, each on normalised input and added to the residual stream."""
 
     def __init__(self, config: NanoChatGPTConfig, layer_idx: int) -> None:
         super().__init__()
@@ -273,7 +276,7 @@ class NanoChatGPTPreTrainedModel(PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, NanoChatGPTModel):  # as nanochat begins: no smear yet, lambdas that fall with the depth
+        if isinstance(module, NanoChatGPTModel):  # as nanochat does: no smear, lambdas that fall with depth
             steps = torch.linspace(0.0, 1.0, self.config.num_hidden_layers)
             init.copy_(module.resid_lambdas, 1.15 - 0.10 * steps)
             init.copy_(module.x0_lambdas, 0.20 - 0.15 * steps)
@@ -308,11 +311,12 @@ class NanoChatGPTModel(NanoChatGPTPreTrainedModel):
         past_key_values: Cache | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """As of other models of transformers, besides:
+        """As in other models of transformers, with two differences.
 
-        ``attention_mask``: may be a mask for each kind of layer, "full_attention" and "sliding_attention".
-        ``previous_ids`` [B, L]: the token before each of ``input_ids``, any where there is none (position 0). Left out,
-        it is the one before it in ``input_ids``; with a cache that holds tokens it must be given.
+        Args:
+            attention_mask: may also be a mask for each kind of layer, "full_attention" and "sliding_attention".
+            previous_ids: ``[B, L]`` the token before each of ``input_ids``; arbitrary at position 0. By default the one
+                before it in ``input_ids``. Required with a cache that contains tokens.
         """
         if input_ids is None or inputs_embeds is not None:
             raise ValueError("nanochat needs input_ids: its value embeddings are looked up by token")
@@ -320,13 +324,17 @@ class NanoChatGPTModel(NanoChatGPTPreTrainedModel):
         if cache is None and (self.config.use_cache if use_cache is None else use_cache):
             cache = DynamicCache(config=self.config)
         if position_ids is None:
-            seen = cache.get_seq_length() if cache is not None else 0
-            position_ids = torch.arange(seen, seen + input_ids.shape[1], device=input_ids.device)[None]
-        embedded = normalise(self.embed_tokens(input_ids))
-        before = self._embedded_before(embedded, input_ids, previous_ids, cache, kwargs.get("branches"))
-        gate = self.smear_lambda * torch.sigmoid(self.smear_gate(embedded[..., :SMEAR_GATE]))
+            n_cached = cache.get_seq_length() if cache is not None else 0
+            position_ids = torch.arange(n_cached, n_cached + input_ids.shape[1], device=input_ids.device)[None]
+
+        # Smear: each token takes up the embedding of the previous one.
+        embeddings = normalise(self.embed_tokens(input_ids))
+        previous = self._previous_embeddings(embeddings, previous_ids, cache, kwargs.get("branches"))
+        gate = self.smear_lambda * torch.sigmoid(self.smear_gate(embeddings[..., :SMEAR_GATE]))
         gate = gate * self._has_token_before(position_ids, attention_mask, input_ids.shape[1])[..., None]
-        x = x0 = embedded + (gate * before).to(embedded.dtype)
+        x0 = embeddings + (gate * previous).to(embeddings.dtype)
+
+        x = x0
         masks = self._layer_masks(x, attention_mask, position_ids, cache)
         rotary = rotary_table(position_ids, self.config.head_dim, self.config.rope_theta)
         hidden_states = []
@@ -350,26 +358,26 @@ class NanoChatGPTModel(NanoChatGPTPreTrainedModel):
             outputs["hidden_states"] = (*hidden_states, x)
         return BaseModelOutputWithPast(last_hidden_state=x, **outputs)
 
-    def _embedded_before(
-        self, embedded: Tensor, input_ids: Tensor, previous_ids: Tensor | None, cache: Cache | None, branches: Any
+    def _previous_embeddings(
+        self, embeddings: Tensor, previous_ids: Tensor | None, cache: Cache | None, branches: Any
     ) -> Tensor:
-        """[B, L, H]: the embedding of the token before each; any where there is none."""
+        """[B, L, H]: the embedding of the previous token of each token; arbitrary at position 0."""
         if branches is not None:
-            return embedded[:, branches.before.to(embedded.device)]
+            return embeddings[:, branches.before.to(embeddings.device)]
         if previous_ids is not None:
             return normalise(self.embed_tokens(previous_ids.clamp(min=0)))
         if cache is not None and cache.get_seq_length():
             raise ValueError("nanochat with a cache that holds tokens needs previous_ids, the token before each")
-        return torch.cat([embedded[:, :1], embedded[:, :-1]], dim=1)
+        return torch.cat([embeddings[:, :1], embeddings[:, :-1]], dim=1)
 
     @staticmethod
     def _has_token_before(position_ids: Tensor, attention_mask: object, length: int) -> Tensor:
-        """[B, L] bool: does each token follow another one of its document?"""
-        follows = position_ids > 0
+        """[B, L] bool: whether each token has a previous one in its document."""
+        has_previous = position_ids > 0
         if isinstance(attention_mask, Tensor) and attention_mask.dim() == 2 and attention_mask.shape[1] == length:
-            pads_before = F.pad(attention_mask[:, :-1], (1, 0)) == 0  # padded on the left, positions not given
-            return follows & ~pads_before
-        return follows
+            follows_padding = F.pad(attention_mask[:, :-1], (1, 0)) == 0  # rows that are padded on the left
+            return has_previous & ~follows_padding
+        return has_previous
 
     def _layer_masks(
         self,
@@ -381,7 +389,7 @@ class NanoChatGPTModel(NanoChatGPTPreTrainedModel):
         """The mask of each kind of layer."""
         if isinstance(attention_mask, Mapping):
             return attention_mask
-        parameters = signature(create_causal_mask).parameters
+        parameters = signature(create_causal_mask).parameters  # their names differ between versions of transformers
         arguments = {
             "config": self.config,
             "inputs_embeds": x,
@@ -424,8 +432,8 @@ class NanoChatGPTForCausalLM(NanoChatGPTPreTrainedModel, GenerationMixin):
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
-        """As of other models of transformers; ``previous_ids``: see ``NanoChatGPTModel``. Logits are float32
-        where the weights are narrower."""
+        """As in other models of transformers; ``previous_ids``: see ``NanoChatGPTModel``. Logits are float32 or
+        wider."""
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -438,7 +446,8 @@ class NanoChatGPTForCausalLM(NanoChatGPTPreTrainedModel, GenerationMixin):
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = _at_least_float32(self.lm_head(outputs.last_hidden_state[:, kept]))
-        if (cap := self.config.final_logit_softcapping) is not None:
+        cap = self.config.final_logit_softcapping
+        if cap is not None:
             logits = cap * torch.tanh(logits / cap)
         loss = None
         if labels is not None:
@@ -452,11 +461,11 @@ class NanoChatGPTForCausalLM(NanoChatGPTPreTrainedModel, GenerationMixin):
         return output.to_tuple() if return_dict is False else output
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """As of every model, with the token before each of those that are fed."""
+        """As in other models, with ``previous_ids`` of the tokens that are passed to ``forward``."""
         inputs: dict[str, Any] = super().prepare_inputs_for_generation(input_ids, *args, **kwargs)
-        fed = inputs["input_ids"]
-        before = F.pad(input_ids, (1, 0))[:, :-1]  # the first token has none
-        inputs["previous_ids"] = before[:, -fed.shape[1] :]
+        passed_ids = inputs["input_ids"]
+        previous_ids = F.pad(input_ids, (1, 0))[:, :-1]  # the first token has none
+        inputs["previous_ids"] = previous_ids[:, -passed_ids.shape[1] :]
         return inputs
 
 

@@ -1,8 +1,9 @@
-"""A pickled ``tiktoken.Encoding`` as a fast tokenizer of transformers, and back; nothing in the pickle is run.
+"""Reads a pickled ``tiktoken.Encoding`` as a fast tokenizer of transformers, and writes one; no code in the pickle
+runs.
 
-tiktoken keeps no list of merges: it merges whichever two neighbours make the token of lowest rank. A byte-level BPE of
-``tokenizers`` does the same when every split of a token into two known ones is a merge, in the order of the ranks. Left
-out: pieces where two different splits of one token overlap, which may be merged from the other end.
+tiktoken has no list of merges: it always merges the two neighbours that make the token of lowest rank. A byte-level BPE
+of ``tokenizers`` does the same if every split of a token into two tokens is a merge, in the order of ranks. Left out:
+texts in which two different splits of one token overlap, which may be merged from the other end.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from cotrain.core.errors import DataError, ModelError
 
 
 class _Encoding:
-    """Stands for ``tiktoken.Encoding``: keeps the state that the pickle holds."""
+    """In place of ``tiktoken.Encoding``: keeps the state in the pickle."""
 
     def __init__(self) -> None:
         self.state: Any = None
@@ -30,7 +31,7 @@ class _Encoding:
 
 
 class _EncodingUnpickler(pickle._Unpickler):  # in Python: the one in C allocates as much memory as a file asks for
-    """Knows one class. Any other import is refused before anything is called."""
+    """Allows one class. Any other import raises an error before anything is called."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) != ("tiktoken.core", "Encoding"):
@@ -70,8 +71,7 @@ def _is_table(value: Any, key: type) -> bool:
 
 
 def _fast_tokenizer(ranks: dict[bytes, int], special: dict[str, int], pattern: str) -> PreTrainedTokenizerFast:
-    """tiktoken merges whichever neighbours make the token of lowest rank, so every split of a token is a merge of
-    its."""
+    """The fast tokenizer with these ranks of tokens, ids of special tokens, and pattern for splitting texts."""
     if sorted(ranks.values()) != list(range(len(ranks))) or any(bytes([i]) not in ranks for i in range(256)):
         raise ModelError("the ranks are not 0 … n − 1 with every byte among them", code="E_TIKTOKEN_RANKS")
     letters = _byte_letters()
@@ -98,10 +98,10 @@ def _fast_tokenizer(ranks: dict[bytes, int], special: dict[str, int], pattern: s
     core.decoder = decoders.ByteLevel()
     ordered = sorted(special, key=special.__getitem__)
     core.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in ordered])
-    moved = [token for token in ordered if core.token_to_id(token) != special[token]]
-    if moved:
+    with_other_id = [token for token in ordered if core.token_to_id(token) != special[token]]
+    if with_other_id:
         raise ModelError(
-            f"the special token {moved[0]!r} does not follow the other ids without a gap",
+            f"the special token {with_other_id[0]!r} does not follow the other ids without a gap",
             code="E_TIKTOKEN_SPECIAL_TOKENS",
         )
     return PreTrainedTokenizerFast(tokenizer_object=core, clean_up_tokenization_spaces=False)

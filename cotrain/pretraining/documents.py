@@ -49,7 +49,7 @@ def document_reader(
     Args:
         replies_only: of conversations, learn the assistant's tokens only.
         longest: a conversation of more tokens is a document without any (0: never).
-        begun: the time that chat templates are told.
+        begun: the time for chat templates that ask for it.
         ends: what the model's authors say of its ends of sequence.
         batch: a running text of more tokens is a document without any (0: never).
     """
@@ -260,7 +260,7 @@ def _as_rendered(item: Sequence[Message]) -> list[Rendered]:
 def renderer_at(
     tokenizer: PreTrainedTokenizerBase, begun: datetime | None = None, ends: GenerationConfig | None = None
 ) -> Renderer:
-    """A renderer whose templates are told the time at which a training was ``begun``."""
+    """A renderer whose templates get the time at which a training was ``begun``."""
     renderer = Renderer(tokenizer, ends)
     if begun is not None:
         renderer.set_time(begun)

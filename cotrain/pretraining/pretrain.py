@@ -275,7 +275,7 @@ def _check_context(network: PreTrainedModel, length: int) -> None:
 
 
 def _begin_time(out: str | Path, device: torch.device, ranks: Ranks) -> datetime:
-    """The time that chat templates are told: now, or of a training that goes on when it was begun; the same on every
+    """The time for chat templates: now, or the beginning of a training that is resumed; the same on every
     rank."""
     saved_time = begin_time(out)
     moment = datetime.fromisoformat(saved_time) if saved_time else datetime.now()

@@ -259,7 +259,7 @@ def _labelled_conversation(sample: FixedSolution, role: Role, form: Form) -> Ite
 
 
 def _with_reply(messages: Sequence[Message], text: str) -> Item:
-    """Return what a role was told before it spoke, and what it is to say."""
+    """The messages before a role's reply, and the reply that it is to learn."""
     return [*({"role": m.role, "content": m.content} for m in messages), {"role": "assistant", "content": text}]
 
 

@@ -135,7 +135,7 @@ def train(
             already, nothing is done and ``model`` stays as it is.
         finish: called when all steps are done, to write the result; the checkpoints are deleted after it returns.
         report: called with every metrics line as it is written, and with step and loss of a step that ends more than
-            five seconds after the last one that was told, before its held-out documents are measured.
+            five seconds after the last one that was reported, before its held-out documents are measured.
         ranks: which part of each batch is computed here; ``finish`` and ``report`` are the first rank's.
 
     SIGINT and SIGTERM save a checkpoint after the running step and return with ``finished=False``.
@@ -271,7 +271,7 @@ class StepLog:
         self._tell(row)
 
     def tell_step(self, step: int, loss: float) -> None:
-        """Tell a step that is not written yet, where nothing was told for some seconds."""
+        """Report a step that is not written yet, if nothing was reported for some seconds."""
         if self._metrics is not None and time.perf_counter() - self._told_time >= PACE_SECONDS:
             self._tell({"step": step, "loss": loss})
 

@@ -173,7 +173,7 @@ def _check_no_chance(*given: Any, **named: Any) -> str:
 @functools.lru_cache(maxsize=32)
 def _try_template(source: str, special: tuple[tuple[str, str], ...]) -> str:
     """Compile and render a template in a copy of this process: what is wrong where that takes too much time or memory,
-    or ends the process. What else it raises is told by whoever renders it here."""
+    or ends the process. Its other errors are raised when it is rendered here."""
     from transformers.utils import chat_template_utils  # noqa: F401  whose import is no part of the trial
 
     with warnings.catch_warnings():

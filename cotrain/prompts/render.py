@@ -24,7 +24,7 @@ taken off the reply: a thought, where the prompt ends with ``<think>``. What the
 as a blank, belongs to the reply. A reply that would leave the thought open, open it twice or close it twice is refused.
 
 Left out: images, and templates that mark turns with ordinary text (``[INST]`` of Llama 2): such
-marks cannot be told from contents that imitate them.
+marks cannot be distinguished from contents that imitate them.
 """
 
 from __future__ import annotations
@@ -291,7 +291,7 @@ class Renderer:
         return any(name in text for name in self._control_names)
 
     def set_time(self, moment: datetime) -> None:
-        """Templates that ask for the time are told this one from now on; it is the one of this call until then."""
+        """Set the time for templates that ask for it; before, it is the time of rendering."""
         if self._template is not None:
             self._template.now = moment
             self._layouts.clear()

@@ -23,7 +23,7 @@ from cotrain.reports.guide import display_order, number_text, parse_estimates, p
 from cotrain.reports.lines import Points, value_at
 
 GRID = 60  # points at which seeds are averaged
-VERDICTS = (  # what is told of a judging role at the end
+VERDICTS = (  # figures of a verifier at the end
     "balanced_accuracy",
     "mcc",
     "step_balanced_accuracy",

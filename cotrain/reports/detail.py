@@ -28,7 +28,7 @@ def rollout_detail(
 ) -> dict[str, Any]:
     """The rollout as a page wants it. ``models``: policy → the model it began with; ``objectives``: those of its step's
     phase, as ``objectives_in_phase`` has them; ``tokens``: of how many traces, the speeches before the reviews, each
-    token is told."""
+    token is shown."""
     traces = [trace for trace in episode.get("traces", ()) if isinstance(trace, dict)]
     traces.sort(key=lambda trace: trace.get("parent") is not None)
     problems = [trace["findings"].get(PROBLEM.name) for trace in traces]

@@ -1,7 +1,7 @@
 """Files that a run is still writing, read line by line from where the last reading ended.
 
 A run that is resumed cuts ``metrics.jsonl`` back and writes on. The bytes before the place where reading ended tell:
-when they are others, everything is read again and the reader is told so. A torn last line waits until it is whole.
+when they are others, everything is read again and the caller is notified. A torn last line waits until it is whole.
 """
 
 from __future__ import annotations

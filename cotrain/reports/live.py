@@ -265,7 +265,7 @@ def step_line(row: Mapping[str, Any], total: int | None, seconds: float, left: f
 
 def _short_figures(row: Mapping[str, Any], role: str) -> list[str]:
     """How often a role is right; of one of which nobody knows that, what it earns. Format, of which
-    1 is all that there is, is told as a share where it fails."""
+    1 is all that there is, is shown as a share if it fails."""
     shares = {column: _share_text(row.get(f"{role}/{column}")) for column in COLUMNS}
     right = [f"{SHORT_NAMES[column]} {share}" for column, share in shares.items() if share]
     if not right:

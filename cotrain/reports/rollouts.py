@@ -2,7 +2,7 @@
 
 The ledger is entered step by step through its own offsets, the latest step first; pages show what has been read so far.
 A row is of one *speech*: what was paid as one and judges no other one, whatever number of training sequences it has.
-What its judges said is told by the majority of the reviews that can be read: a solution is a false positive when most
+The verdict on it is the majority of the reviews that can be read: a solution is a false positive when most
 of them call it right and it is wrong. What is counted of each step besides is in ``counts.py``.
 
 Left out: a search of the solutions' whole texts; problems and answers are in the rows.

@@ -22,7 +22,7 @@ from cotrain.reports.runs import RunView
 MOST_BYTES = 4_000_000  # most bytes of the rollouts
 MOST_EPISODES = 20_000  # read
 MOST_ROLLOUTS = 400
-TRACES_WITH_TOKENS = 2  # traces of a rollout whose tokens are told: the speech and its first review
+TRACES_WITH_TOKENS = 2  # traces of a rollout whose tokens are shown: the answer and its first review
 RUN_PARTS = 3  # parts of the run, from which each kind is drawn in turn
 Rollout = tuple[int, int, int]  # step, task, member
 

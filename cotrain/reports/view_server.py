@@ -216,8 +216,8 @@ class Viewer:
             time.sleep(0.001)  # who asks next comes first
 
     def _read_some(self, run: RunView) -> bool:
-        """Read on in one run; False when there is nothing new. What cannot be read is told on its page: other runs go
-        on, and so does the page."""
+        """Read on in one run; False when there is nothing new. Data that cannot be read are reported on its page: other
+        runs go on, and so does the page."""
         try:
             return any([run.watch_rows(), run.rollouts.read_some()])
         except Exception as error:  # noqa: BLE001 - else the thread dies, and nobody sees why

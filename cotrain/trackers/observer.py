@@ -92,7 +92,7 @@ class TrackingObserver:
         capacity: int = CAPACITY,
         patience: float = PATIENCE,
     ) -> None:
-        """``trackers``: names, or functions by name; ``about``: recipe, seed and steps, as they are told to a
+        """``trackers``: names, or functions by name; ``about``: recipe, seed and steps, as they are sent to a
         tracker; ``rollouts``: of every tenth step that are sent."""
         self._observer = observer
         self._directory = Path(directory)
@@ -152,7 +152,7 @@ class TrackerThread:
         self._closed = threading.Event()
         self._problem = ""
         self._left_out = False
-        self._note = ""  # to be told: which rows are left out
+        self._note = ""  # message that is still to be sent: which rows are left out
         self._warned = False
         self._thread = threading.Thread(
             target=self._write_rows, args=(open_, about), name=f"tracker {name}", daemon=True

@@ -46,7 +46,7 @@ from cotrain.formats.answers import answer_in
 from cotrain.runs.foreign_files import ForeignRollout, ForeignRun, truth_of
 
 PARTS = 3  # parts of the run, by which answers are divided
-LEAST = 2  # labels of a stratum, so that its spread can be told
+LEAST = 2  # fewest labels of a stratum from which its variance can be estimated
 UNKNOWN_ERROR = 0.5  # share of errors that is reckoned with before there are labels
 DENSE = 0.8  # share of the first answers of a stratum that must be labelled for them to count as drawn
 FIRST_LABELS = 40  # with so many a second plan is nearer

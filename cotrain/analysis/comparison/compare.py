@@ -82,7 +82,7 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
 
     def build_command(arm: Arm, seed: int, folder: Path, further: Sequence[str]) -> list[str]:
         ends = plan.run_ends
-        if plan.equal == "updates":  # so many steps it will be, and what is left can be told
+        if plan.equal == "updates":  # the number of steps is known, so the time left can be estimated
             ends["steps"] = replace(recipes[arm.label], updates=plan.batches).max_steps
         return run_command(
             arm,
