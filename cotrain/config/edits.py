@@ -1,4 +1,4 @@
-"""Changes of a finished recipe from inside of the program, by functions whose parameters are its fields.
+"""Functions by which the program itself changes a finished recipe; their parameters are fields of policies and roles.
 
 ::
 
@@ -6,9 +6,9 @@
     with_roles(recipe, ["solver"], answer_format="boxed")
     with_sampling(recipe, ["solver"], max_tokens=512)
 
-A new recipe is checked like any other. Where the recipe knows its origin, the change is remembered there as ``--set``
-would be: recipe.json holds text, and a resumed run is built from it. People change settings by that text
-(``override.py``).
+The new recipe is checked like any other. If the recipe knows its origin (the function and arguments that made it), the
+change is added to it as text, as ``--set`` would add it: recipe.json holds this text, and a resumed run is built from
+it. People change settings by such text (``override.py``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cotrain.config.recipe import Recipe
 
 
 class PolicyFields(TypedDict, total=False):
-    """Fields of policies with weights (``policies.py``) that the program chooses by itself."""
+    """Fields of policies (``policies.py: Weights``) that the program may choose by itself."""
 
     rows: int
     micro_tokens: int
@@ -32,7 +32,7 @@ class PolicyFields(TypedDict, total=False):
 
 
 class RoleFields(TypedDict, total=False):
-    """Fields of roles that say how they are asked and read."""
+    """Fields of roles for prompts and formats."""
 
     prompt: str
     answer_format: str
@@ -48,61 +48,61 @@ class SamplingFields(TypedDict, total=False):
 
 
 def with_policies(recipe: Recipe, names: Iterable[str], **fields: Unpack[PolicyFields]) -> Recipe:
-    """The recipe in which these policies have these fields. Raises ConfigError."""
+    """The recipe with these fields in the named policies. Raises ConfigError."""
     names = list(names)
     policies: dict[str, Any] = dict(recipe.policies)
     for name in names:
         policies[name] = replace(policies[name], **fields)
     changed = replace(recipe, policies=policies)
-    return _with_remembered(changed, policy_overrides(names, **fields))
+    return _with_overrides(changed, policy_overrides(names, **fields))
 
 
 def with_roles(recipe: Recipe, names: Iterable[str], **fields: Unpack[RoleFields]) -> Recipe:
-    """The recipe in which these roles have these fields. Raises ConfigError."""
+    """The recipe with these fields in the named roles. Raises ConfigError."""
     names = list(names)
     roles = dict(recipe.roles)
     for name in names:
         roles[name] = replace(roles[name], **fields)
     changed = replace(recipe, roles=roles)
-    return _with_remembered(changed, _texts("roles", names, fields))
+    return _with_overrides(changed, _override_texts("roles", names, fields))
 
 
 def with_sampling(recipe: Recipe, names: Iterable[str], **fields: Unpack[SamplingFields]) -> Recipe:
-    """The recipe in which these roles sample so. Raises ConfigError."""
+    """The recipe with these fields in the sampling of the named roles. Raises ConfigError."""
     names = list(names)
     roles = dict(recipe.roles)
     for name in names:
         roles[name] = replace(roles[name], sampling=replace(roles[name].sampling, **fields))
     changed = replace(recipe, roles=roles)
-    return _with_remembered(
-        changed, _texts("roles", names, {f"sampling.{key}": value for key, value in fields.items()})
+    return _with_overrides(
+        changed, _override_texts("roles", names, {f"sampling.{key}": value for key, value in fields.items()})
     )
 
 
 def policy_overrides(names: Iterable[str], **fields: Unpack[PolicyFields]) -> list[str]:
-    """Return what people type behind ``--set`` for the same change of policies."""
-    return _texts("policies", list(names), fields)
+    """The same change of policies as texts for ``--set``."""
+    return _override_texts("policies", list(names), fields)
 
 
 def overrides_since(before: Recipe, after: Recipe) -> list[str]:
-    """Return what people type behind ``--set`` to make ``after`` of ``before``, which it was made of. Both know their
-    origin."""
+    """The texts for ``--set`` that change ``before`` into ``after``, which was made from it; [] if one of them does not
+    know its origin."""
     if before.origin is None or after.origin is None:
         return []
     return list(after.origin.overrides[len(before.origin.overrides) :])
 
 
 def override_text(path: str, value: Any) -> str:
-    """One change as people type it behind ``--set``, and as recipe.json remembers it."""
+    """A change as text for ``--set``, the form in which recipe.json holds it."""
     return f"{path}={json.dumps(value)}"
 
 
-def _texts(part: str, names: Sequence[str], fields: Mapping[str, Any]) -> list[str]:
+def _override_texts(part: str, names: Sequence[str], fields: Mapping[str, Any]) -> list[str]:
     return [override_text(f"{part}.{name}.{field}", value) for field, value in fields.items() for name in names]
 
 
-def _with_remembered(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
-    """The recipe whose origin has these overrides behind its own."""
+def _with_overrides(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
+    """The recipe with these overrides appended to those of its origin."""
     if recipe.origin is None:
         return recipe
     origin = replace(recipe.origin, overrides=(*recipe.origin.overrides, *overrides))

@@ -13,13 +13,12 @@ from cotrain.metrics.heldout import Measure
 
 @dataclass(frozen=True, kw_only=True)
 class ImplicitReward:
-    """A reward model that samples no text: log-ratios of ``policy`` to ``reference`` at the tokens of ``role``'s
-    solutions; with ``replies``, also the policy's surprisal at those that are right."""
+    """Measures the implicit reward log π_policy − log π_reference of solutions (DPO's reward, an implicit PRM)."""
 
     policy: str
-    reference: str | None = None  # None: no log-ratios, its surprisal alone
-    role: str = "solver"
-    replies: bool = False
+    reference: str | None = None  # None: no rewards, the surprisal alone
+    role: str = "solver"  # role whose solutions are scored
+    replies: bool = False  # also measure the policy's surprisal, −log π per token, at right solutions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,16 +27,18 @@ class Evaluation:
 
     protocol: RolloutFn  # protocol, with its options bound
     measures: tuple[Measure, ...]
-    greedy: bool = True  # play once more, greedily, for the figures in ``GREEDY_NAMES``
+    greedy: bool = True  # collect a second set of episodes at temperature 0, for the figures in ``GREEDY_NAMES``
     tasks: int = 256  # problems of the test split, before and after
     curve_tasks: int = 64  # problems of the validation split, while training
-    group_size: int = 8  # episodes a problem
-    splits: tuple[str, ...] = ()  # further ones, measured with four samples each at the end; keys get the split's name
-    frozen_roles: Mapping[str, str] = field(default_factory=dict)  # role → frozen policy that plays it instead, for
-    # figures on solutions that do not change while the run goes on; keys get ``fixed``, and only judging roles are kept
-    implicit_rewards: tuple[ImplicitReward, ...] = ()  # reward models read off log-probabilities
-    best: str = ""  # early stopping: the end is the state that was highest in this figure on the validation split, such
-    # as solver/greedy; "": the last one
+    group_size: int = 8  # episodes for each problem
+    splits: tuple[str, ...] = ()  # further splits, measured at the end with four samples a problem; keys get their name
+    # Role → frozen policy that plays it in a second measurement. So verifiers are also measured on solutions that do
+    # not change during the run; keys get ``fixed``, and only figures of verifiers are kept.
+    frozen_roles: Mapping[str, str] = field(default_factory=dict)
+    implicit_rewards: tuple[ImplicitReward, ...] = ()  # reward models, which are measured without sampling from them
+    # Early stopping: the run ends with the state that was best in this figure on the validation split, such as
+    # "solver/greedy"; "" for the last state.
+    best: str = ""
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -46,12 +47,14 @@ class Evaluation:
 
 
 def held_out(source: TaskSource, split: str, count: int, seed: int) -> list[Task]:
-    """``count`` problems of a held-out split, or all where it has no more. Each seed has a block of its own, the same
-    one in every recipe and before and after; where a split is too small for that, blocks go round and overlap."""
+    """``count`` problems of a held-out split, or all if it has fewer.
+
+    Each seed has a block of its own: the same problems in every recipe, before and after training. If a split is too
+    small for that, blocks wrap around and overlap."""
     size = source.size(split)
     if size is not None:
         count = min(count, size)
-    places: Sequence[int] = range(seed * count, (seed + 1) * count)
+    indices: Sequence[int] = range(seed * count, (seed + 1) * count)
     if size is not None:
-        places = [place % size for place in places]
-    return [source.get(split, place) for place in places]
+        indices = [index % size for index in indices]
+    return [source.get(split, index) for index in indices]

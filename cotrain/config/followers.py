@@ -1,12 +1,12 @@
 """Policies that follow a trained one without a gradient of their own: moving averages and snapshots.
 
-    ema        after every update of its source: ref ← rate · source + (1 − rate) · ref (Co-rewarding-II, arXiv
-               2508.00410)
-    snapshot   every ``every`` updates, from the ``first`` on, the source's weights enter a pool of ``keep``; one of the
-               pool is played
+    ema        after every update of its source: w ← rate · source + (1 − rate) · w (Co-rewarding-II, arXiv 2508.00410)
+    snapshot   after every ``every`` updates of its source, beginning with update ``first``, the source's weights enter
+    a
+               pool of ``keep`` snapshots; the policy has the weights of one of them
 
-Both start from the weights of the model that they name. They play roles and are references like any policy, and their
-weights are in every checkpoint.
+Both start with the weights of their model. They can play roles and be references like any policy, and their weights are
+in every checkpoint.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cotrain.core.types import State, take_fields
 from cotrain.distributed.policy_handles import ModelHandle, ModelSpec
 from cotrain.prompts.render import Rendering
 
-PLAYED = "model."  # prefix of the weights that are played; those of the pool begin with "pool<n>."
+CURRENT = "model."  # prefix of the policy's own weights; those of the pool begin with "pool<n>."
 
 
 class FollowerSpec(ModelSpec, Protocol):
@@ -79,14 +79,15 @@ class AverageHandle(ModelHandle):
     ) -> None:
         """``model`` is changed in place, so an engine that shares it has the new weights at once."""
         super().__init__(name, spec, renderer, model, activate=activate)
-        self._played = dict(model.named_parameters())
+        self._parameters = dict(model.named_parameters())
 
     @torch.no_grad()
     def follow(self, source: PolicyClient, planned: int) -> bool:
         weights = dict(source.weights())
         rate = rate_at(self.spec, source.version, planned)
-        for name, parameter in self._played.items():
-            source_weight = weights[name].to(parameter.dtype)  # where both rest, or one, the sum is made there
+        for name, parameter in self._parameters.items():
+            source_weight = weights[name].to(parameter.dtype)
+            # Computed on the source's device, since offloaded weights of either policy are on the CPU.
             parameter.copy_(parameter.to(source_weight.device).lerp(source_weight, rate))
         self.version += 1
         return True
@@ -96,18 +97,19 @@ class AverageHandle(ModelHandle):
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Copies of all weights on the CPU: ``model.<parameter>``."""
-        return {PLAYED + name: tensor for name, tensor in _copy_weights(self._played, "cpu").items()}
+        return {CURRENT + name: tensor for name, tensor in _copy_weights(self._parameters, "cpu").items()}
 
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Exactly what ``state`` and ``tensors`` gave; raises StateError, nothing changed, if it does not fit."""
+        """Restore what ``state`` and ``tensors`` returned. Raises StateError, with nothing changed, if it does not
+        fit."""
         version, _ = take_fields("following policy", state, "version", "pool")
-        _check_names(tensors, {PLAYED + name for name in self._played})
-        _fill_weights(self._played, tensors)
+        _check_names(tensors, {CURRENT + name for name in self._parameters})
+        _fill_weights(self._parameters, tensors)
         self.version = int(version)
 
 
 class SnapshotHandle(ModelHandle):
-    """Earlier weights of another policy: a pool of them, of which one is played."""
+    """Earlier weights of another policy: a pool of snapshots, of which this policy has one at a time."""
 
     changes = True
     version = 0
@@ -123,26 +125,26 @@ class SnapshotHandle(ModelHandle):
         *,
         activate: Callable[[], object] | None = None,
     ) -> None:
-        """``model`` is changed in place, so an engine that shares it has the new weights at once. ``seed``: of the
+        """``model`` is changed in place, so an engine that shares it has the new weights at once. ``seed``: for random
         picks."""
         super().__init__(name, spec, renderer, model, activate=activate)
         self._seed = seed
-        self._played = dict(model.named_parameters())
+        self._parameters = dict(model.named_parameters())
         # (updates of the source, its weights), oldest first
-        self._pool: list[tuple[int, dict[str, torch.Tensor]]] = [(0, self._copy_for_pool(self._played))]
+        self._pool: list[tuple[int, dict[str, torch.Tensor]]] = [(0, self._copy_for_pool(self._parameters))]
 
     @torch.no_grad()
     def follow(self, source: PolicyClient, planned: int) -> bool:
         weights = dict(source.weights())
         updates = source.version
-        since = updates - self.spec.first
-        if since < 0 or since % self.spec.every:
+        updates_since_first = updates - self.spec.first
+        if updates_since_first < 0 or updates_since_first % self.spec.every != 0:
             return False
         self._pool.append((updates, self._copy_for_pool(weights)))
         self._pool = self._pool[-self.spec.keep :]
         _, picked_weights = self._pool[self._pick_index(updates)]
         for name, saved in picked_weights.items():
-            self._played[name].copy_(saved)
+            self._parameters[name].copy_(saved)
         self.version += 1
         return True
 
@@ -150,6 +152,7 @@ class SnapshotHandle(ModelHandle):
         return _copy_weights(weights, "cpu" if self.spec.offload else None)
 
     def _pick_index(self, updates: int) -> int:
+        """The index in the pool of the snapshot to use after so many updates of the source."""
         if self.spec.pick == "random":
             return seed_of(self._seed, "snapshot", updates) % len(self._pool)
         if self.spec.pick == "oldest":
@@ -160,21 +163,22 @@ class SnapshotHandle(ModelHandle):
         return {"version": self.version, "pool": [updates for updates, _ in self._pool]}
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Copies of all weights on the CPU: ``model.<parameter>``, and of the pool ``pool<n>.<parameter>``."""
-        copies = {PLAYED + name: tensor for name, tensor in _copy_weights(self._played, "cpu").items()}
+        """Copies of all weights on the CPU: ``model.<parameter>``, and those of the pool, ``pool<n>.<parameter>``."""
+        copies = {CURRENT + name: tensor for name, tensor in _copy_weights(self._parameters, "cpu").items()}
         for n, (_, weights) in enumerate(self._pool):
             copies |= {f"pool{n}.{name}": tensor for name, tensor in _copy_weights(weights, "cpu").items()}
         return copies
 
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Exactly what ``state`` and ``tensors`` gave; raises StateError, nothing changed, if it does not fit."""
+        """Restore what ``state`` and ``tensors`` returned. Raises StateError, with nothing changed, if it does not
+        fit."""
         version, pool = take_fields("following policy", state, "version", "pool")
-        prefixes = [PLAYED, *(f"pool{n}." for n in range(len(pool)))]
-        _check_names(tensors, {prefix + name for prefix in prefixes for name in self._played})
-        _fill_weights(self._played, tensors)
+        prefixes = [CURRENT, *(f"pool{n}." for n in range(len(pool)))]
+        _check_names(tensors, {prefix + name for prefix in prefixes for name in self._parameters})
+        _fill_weights(self._parameters, tensors)
         self._pool = []
         for n, updates in enumerate(pool):
-            weights = {name: tensors[f"pool{n}.{name}"].clone() for name in self._played}
+            weights = {name: tensors[f"pool{n}.{name}"].clone() for name in self._parameters}
             self._pool.append((int(updates), weights))
         self.version = int(version)
 
@@ -190,7 +194,7 @@ def _check_names(tensors: Mapping[str, torch.Tensor], expected: set[str]) -> Non
 def _fill_weights(weights: Mapping[str, torch.Tensor], tensors: Mapping[str, torch.Tensor]) -> None:
     with torch.no_grad():
         for name, parameter in weights.items():
-            parameter.copy_(tensors[PLAYED + name])
+            parameter.copy_(tensors[CURRENT + name])
 
 
 def rate_at(rule: AverageSpec, updates: int, planned: int) -> float:

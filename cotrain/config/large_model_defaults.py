@@ -1,8 +1,8 @@
-"""Defaults for large models, where the user gave none.
+"""Defaults of arguments for large models.
 
-The defaults of ``RunConfig`` are for the models that ship, of a million parameters. A model of 100 million and more
-wants smaller steps: full weights are usually trained by RL at 1e-6 to 1e-5, adapters ten times and more above that
-(Schulman et al. 2025, "LoRA Without Regret"; TRL's GRPO begins at 1e-6), and its memory is filled by fewer tokens.
+The defaults of ``RunConfig`` are for the shipped models, which have a million parameters. A model of 100 million and
+more needs smaller steps: full weights are usually trained by RL at 1e-6 to 1e-5, adapters at ten times that and more
+(Schulman et al. 2025, "LoRA Without Regret"; TRL's GRPO has 1e-6). Its memory also holds fewer tokens.
 
 ::
 
@@ -10,9 +10,9 @@ wants smaller steps: full weights are usually trained by RL at 1e-6 to 1e-5, ada
     tasks_per_step     8
     micro_tokens       1024
 
-What was changed stands in the recipe's origin, and is said as a run begins. LoRA stays the user's choice; a model whose
-size nobody can tell before it is downloaded has the usual defaults, and that is said. Left out: how far the rates are
-from the best ones of a model, which ``cotrain compare --rates`` finds.
+Changed defaults are recorded in the recipe's origin, and printed when a run starts. LoRA stays the user's choice. A
+model whose size is not known before it is downloaded gets the usual defaults, which is printed, too. Left out: the best
+rates for a model, which ``cotrain compare --rates`` finds.
 """
 
 from __future__ import annotations
@@ -28,25 +28,26 @@ if TYPE_CHECKING:
     from cotrain.config.recipe import Origin
 
 LARGE = 100_000_000  # parameters
-PACKED_FROM = 10_000_000  # from so many on weights may be laid out for decoding (``runs/memory_plan.py``)
-FULL_RATES = ((3_000_000_000, 1e-6), (1_000_000_000, 5e-6), (LARGE, 1e-5))  # from so many parameters on
+PACKED_FROM = 10_000_000  # parameters from which weights may be packed for decoding (``runs/memory_plan.py``)
+FULL_RATES = ((3_000_000_000, 1e-6), (1_000_000_000, 5e-6), (LARGE, 1e-5))  # (least parameters, learning rate)
 ADAPTER_RATE = 1e-4
 WHOLE_POLICY_RATES = ("critic_lr", "rm_lr", "prm_lr")  # rates of policies that are trained whole next to adapters
 LARGE_TASKS = 8
 LARGE_MICRO_TOKENS = 1024
 
 
-def size_defaults(arguments: Mapping[str, Any], given_names: Collection[str]) -> dict[str, Any]:
-    """New values of arguments of a recipe that are not among ``given_names``; {} for small models."""
+def size_defaults(arguments: Mapping[str, Any], user_arguments: Collection[str]) -> dict[str, Any]:
+    """New values for arguments of a recipe that the user did not give; {} for small models. ``user_arguments``: names
+    of those that the user gave."""
     if not isinstance(arguments.get("model"), str):
         return {}
     defaults: dict[str, Any] = {}
-    for name, model in _ungiven_rates(arguments, given_names).items():
+    for name, model in _default_rates(arguments, user_arguments).items():
         rate = rate_of(_known_size(model) or 0, bool(arguments.get("lora")), name)
         if rate is not None and rate < arguments[name]:
             defaults[name] = rate
     tasks = arguments.get("tasks_per_step")
-    if "tasks_per_step" in given_names or not isinstance(tasks, int) or tasks <= LARGE_TASKS:
+    if "tasks_per_step" in user_arguments or not isinstance(tasks, int) or tasks <= LARGE_TASKS:
         return defaults
     if not are_small([arguments["model"]], unknown=True):
         defaults["tasks_per_step"] = LARGE_TASKS
@@ -54,8 +55,8 @@ def size_defaults(arguments: Mapping[str, Any], given_names: Collection[str]) ->
 
 
 def defaults_by_size(defaults: Mapping[str, Any]) -> dict[str, str]:
-    """Return what the help of a flag says next to its default, for arguments whose default hangs on the size of the
-    model."""
+    """Name of each argument whose default depends on the size of the model → what the help of its flag says about
+    it."""
     from_size = f"from {LARGE // 1_000_000}M parameters"
     texts: dict[str, str] = {}
     for name, value in defaults.items():
@@ -70,7 +71,7 @@ def defaults_by_size(defaults: Mapping[str, Any]) -> dict[str, str]:
 
 
 def large_policies(policies: Mapping[str, Policy]) -> list[str]:
-    """The policies of large models whose recipe leaves ``micro_tokens`` as it is; they get ``LARGE_MICRO_TOKENS``."""
+    """Policies of large models with the default ``micro_tokens``; they get ``LARGE_MICRO_TOKENS`` instead."""
     return [
         name
         for name, spec in policies.items()
@@ -84,17 +85,18 @@ def _has_usual_micro_tokens(spec: Weights) -> bool:
 
 
 def rate_of(size: int, lora: bool, name: str = "lr") -> float | None:
-    """The learning rate for a model of so many parameters; None for a small one, which has its recipe's."""
+    """The learning rate for a model with ``size`` parameters; None for a small one, which has its recipe's."""
     if size < LARGE:
         return None
     if lora and name not in WHOLE_POLICY_RATES:
         return ADAPTER_RATE
-    return next(rate for least, rate in FULL_RATES if size >= least)
+    return next(rate for least_size, rate in FULL_RATES if size >= least_size)
 
 
-def size_notes(origin: Origin | None, overrides: Sequence[str] = (), given: Collection[str] = ()) -> list[str]:
-    """Notes for the start of a run: the defaults that depend on the size of its model, but for those in ``overrides``;
-    and, for models of unknown size, the learning rates that were not given."""
+def size_notes(origin: Origin | None, overrides: Sequence[str] = (), user_arguments: Collection[str] = ()) -> list[str]:
+    """Notes for the start of a run: the defaults that depend on the size of its model, without those in ``overrides``;
+    and, for models of unknown size, the learning rates that the user did not give. ``user_arguments``: names of
+    the arguments that the user gave."""
     if origin is None:
         return []
     notes: list[str] = []
@@ -106,7 +108,7 @@ def size_notes(origin: Origin | None, overrides: Sequence[str] = (), given: Coll
         notes.append(_defaults_note(_known_size(arguments["model"]) or 0, by_size))
 
     rates_by_model: dict[str, list[str]] = {}
-    for name, model in _ungiven_rates(arguments, given).items():
+    for name, model in _default_rates(arguments, user_arguments).items():
         if not is_address(model) and _known_size(model) is None:  # a server's model is not trained
             rates_by_model.setdefault(model, []).append(f"{_flag(name)} {arguments[name]:g}")
     for model, rates in rates_by_model.items():
@@ -115,7 +117,7 @@ def size_notes(origin: Origin | None, overrides: Sequence[str] = (), given: Coll
 
 
 def _defaults_note(size: int, by_size: Mapping[str, float]) -> str:
-    """The defaults for a model of so many parameters, and the flags that choose other ones."""
+    """A note of the defaults for a model with ``size`` parameters, and of the flags that change them."""
     size_text = f"{size / 1e9:.1f} billion" if size >= 1e9 else f"{size / 1e6:.0f} million"
     values = dict.fromkeys(f"{name.rpartition('.')[2]} {value:g}" for name, value in by_size.items())
     note = f"note: defaults for a model of {size_text} parameters: {', '.join(values)}"
@@ -131,14 +133,14 @@ def _flag(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _ungiven_rates(arguments: Mapping[str, Any], given: Collection[str]) -> dict[str, str]:
-    """The learning rates that are not among ``given``, and the model of each."""
+def _default_rates(arguments: Mapping[str, Any], user_arguments: Collection[str]) -> dict[str, str]:
+    """Name of each learning rate that the user did not give → the model that it is for."""
     if not isinstance(arguments.get("model"), str):
         return {}
     rate_models = {}
     for name, value in arguments.items():
         is_rate = isinstance(value, float) and (name == "lr" or name.endswith("_lr"))
-        if not is_rate or name in given:
+        if not is_rate or name in user_arguments:
             continue
         model_name = arguments.get(f"{name.removesuffix('lr')}model")  # verifier_lr goes with verifier_model
         rate_models[name] = model_name if isinstance(model_name, str) else arguments["model"]

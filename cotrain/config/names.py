@@ -1,12 +1,12 @@
-"""Names of roles, policies and objectives as users type them: each means the same in every command.
+"""Names of roles, policies and objectives as users type them, with one meaning in all commands.
 
 ::
 
-    verifier          a role; else the policy or the objective that is called so
+    verifier          a role; if there is none, the policy or the objective of that name
     policy/generator  a policy, as `cotrain serve` lists it
 
-Where a role is wanted, a policy or an objective stands for the one role that it plays or learns from. A role has
-precedence over a policy of its name. Left out: metrics, whose names begin with one of these.
+Where a command needs a role, the name of a policy or an objective means the one role that it plays or learns from. A
+role has precedence over a policy of the same name. Left out: names of metrics, which begin with one of these.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # torch, which `cotrain why` does without
     from cotrain.rollout.role import Role
 
 POLICY = "policy/"
-SOLVER_LIMIT = "--max-tokens N"  # what advice names, where the role is the solver
+SOLVER_LIMIT = "--max-tokens N"  # the flag for the role "solver"
 
 
 def max_tokens_flag(role: str) -> str:
@@ -30,7 +30,8 @@ def max_tokens_flag(role: str) -> str:
 
 
 def policy_named(recipe: Recipe, name: str, flag: str = "--role") -> str:
-    """The policy of a role, a policy or an objective. Raises ConfigError for a name that is none of them."""
+    """The policy that is meant by the name of a role, a policy or an objective. Raises ConfigError for any other
+    name."""
     plain = name.removeprefix(POLICY)
     if plain == name and name in recipe.roles:
         return recipe.roles[name].policy
@@ -45,8 +46,8 @@ def policy_named(recipe: Recipe, name: str, flag: str = "--role") -> str:
 def role_named(
     recipe: Recipe, name: str, flag: str = "--role", *, fits: Callable[[Role], bool] = lambda role: True
 ) -> str:
-    """The role of this name, or the one role that fits of a policy's, or of an objective's. Raises ConfigError for a
-    name that is none of them, and where several roles are meant."""
+    """The role that is meant by the name of a role, a policy or an objective. If a policy plays several roles, those
+    for which ``fits`` is true are meant. Raises ConfigError for any other name, and if several roles are left."""
     if name in recipe.roles:
         return name
     if name in recipe.objectives and name not in recipe.policies:
@@ -57,7 +58,7 @@ def role_named(
     fitting = [role for role in candidates if fits(recipe.roles[role])] or list(candidates)
     if len(fitting) == 1:
         return fitting[0]
-    what = f"plays no role; the roles are {', '.join(sorted(recipe.roles))}"
+    fault = f"plays no role; the roles are {', '.join(sorted(recipe.roles))}"
     if fitting:
-        what = f"plays {', '.join(fitting)}; name one of them"
-    raise ConfigError(f"{flag} {name}: this policy {what}", code="E_POLICY_UNSUITED")
+        fault = f"plays {', '.join(fitting)}; name one of them"
+    raise ConfigError(f"{flag} {name}: this policy {fault}", code="E_POLICY_UNSUITED")

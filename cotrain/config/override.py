@@ -2,11 +2,11 @@
 
     roles.solver.sampling.temperature=0.8     objectives.generator.algorithm.kl.weight=0     policies.verifier.lr=3e-4
 
-Values are read as JSON, else taken as text. The path goes through fields of dataclasses, keys of mappings and numbers
-of tuples (``schedule.phases.0.group_size=4``); an unknown name suggests the nearest one, and a value must have the kind
-of the one it replaces, or of the field's annotation where there is none yet.
+Values are read as JSON, or else as text. The path goes through fields of dataclasses, keys of mappings and indices of
+tuples (``schedule.phases.0.group_size=4``). For an unknown name the error suggests the nearest one. A value must have
+the type of the one it replaces, or of the field's annotation if that one is None.
 
-This is for people, and for files that hold what they said. The program itself changes a recipe by ``edits.py``.
+This is for people, and for files that hold what they typed. The program itself changes a recipe by ``edits.py``.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ Plain = str | int | float | bool | tuple | None
 
 
 def override(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
-    """The recipe with ``overrides`` applied in order, and remembered in its origin. Raises ConfigError."""
+    """The recipe with ``overrides`` applied in order and added to its origin. Raises ConfigError."""
     result: Any = recipe
-    for setting in overrides:
-        path, equals, text = setting.partition("=")
+    for assignment in overrides:
+        path, equals, text = assignment.partition("=")
         if not equals or not path:
             raise ConfigError(
-                f"--set {setting!r}: expected dotted.path=value, as in policies.generator.lr=1e-4",
+                f"--set {assignment!r}: expected dotted.path=value, as in policies.generator.lr=1e-4",
                 code="E_OVERRIDE_SHAPE",
             )
-        result = _replace_at(result, path.split("."), _parse_value(text), f"--set {setting!r}")
+        result = _replace_at(result, path.split("."), _parse_value(text), f"--set {assignment!r}")
     if recipe.origin is None:
         return result
     origin = dataclasses.replace(recipe.origin, overrides=(*recipe.origin.overrides, *overrides))
@@ -44,8 +44,8 @@ def override(recipe: Recipe, overrides: Sequence[str]) -> Recipe:
 
 
 def restore_overrides(recipe: Recipe, overrides: Iterable[tuple[str, Any]]) -> Recipe:
-    """The recipe with plain settings as a run saved them, where defaults have changed since. A setting that is no plain
-    value stays as it is. ``overrides``: dotted path and JSON value of each."""
+    """The recipe with the settings that a run saved, since defaults may have changed after that. A setting that is no
+    plain value stays as it is. ``overrides``: dotted path and JSON value of each setting."""
     result: Any = recipe
     for path, value in overrides:
         try:
@@ -68,7 +68,7 @@ def _parse_value(text: str) -> Any:
 
 
 def _replace_at(owner: Any, path: Sequence[str], value: Any, where: str, hint: Any = Any) -> Any:
-    """``owner`` with the value at ``path``; ``hint`` is the annotation of the field that holds it."""
+    """``owner`` with the value at ``path`` replaced. ``hint``: the annotation of the field in which ``owner`` is."""
     if not path:
         return _fit_value(owner, value, hint, where)
     name, *rest = path
@@ -91,7 +91,7 @@ def _replace_at(owner: Any, path: Sequence[str], value: Any, where: str, hint: A
             f"{where}: a {type(owner).__name__} has no part {name!r}; shorten the path", code="E_OVERRIDE_PATH"
         )
     names = [f.name for f in dataclasses.fields(owner) if f.init and f.name != "origin"]
-    if isinstance(owner, Phase | Evaluation) and name == "options":  # which are bound to its protocol
+    if isinstance(owner, Phase | Evaluation) and name == "options":  # no field: options are bound to the protocol
         options = _replace_at(owner.options, rest, value, where)
         return dataclasses.replace(owner, protocol=rebind_options(owner.protocol, options))
     if name not in names:
@@ -103,7 +103,7 @@ def _replace_at(owner: Any, path: Sequence[str], value: Any, where: str, hint: A
 
 
 def _fit_value(old: Any, value: Any, hint: Any, where: str) -> Any:
-    """The value, in the kind of the one it replaces."""
+    """The value, converted to the type of the one it replaces. Raises ConfigError if it does not fit."""
     if isinstance(value, list):
         value = tuple(value)
     _require_finite(value, where)
@@ -125,13 +125,12 @@ def _require_finite(value: Any, where: str) -> None:
 
 
 def _require_plain(old: Any, value: Any, hint: Any, where: str) -> None:
-    """Raise ConfigError unless the value is plain and, where it or the old one is None, fits the annotation."""
-    is_wrong = not isinstance(value, Plain)
-    if old is None or value is None:
-        is_wrong = is_wrong or not fits_hint(value, hint)
-    if value is None and old is not None and hint is Any:  # an entry of a mapping has no kind but its own
-        is_wrong = True
-    if is_wrong:
+    """Raise ConfigError unless the value is plain and, if it or the old one is None, fits the annotation."""
+    is_plain = isinstance(value, Plain)
+    is_none_involved = old is None or value is None
+    # An entry of a mapping has no annotation, so nothing says that it may be None.
+    unsets_entry = value is None and old is not None and hint is Any
+    if not is_plain or (is_none_involved and not fits_hint(value, hint)) or unsets_entry:
         raise ConfigError(
             f"{where}: expected {kind_of(hint) if old is None else f'a value like {old!r}'}, found {value!r}",
             code="E_OVERRIDE_TYPE",
@@ -139,7 +138,7 @@ def _require_plain(old: Any, value: Any, hint: Any, where: str) -> None:
 
 
 def _require_plain_place(old: Any, where: str) -> None:
-    """Raise ConfigError where the path ends at a value that has parts."""
+    """Raise ConfigError if the path ends at a value that has parts."""
     if isinstance(old, tuple) and all(isinstance(part, Plain) for part in old):
         return
     if isinstance(old, bool | int | float | str):
@@ -153,7 +152,7 @@ def _require_plain_place(old: Any, where: str) -> None:
 
 
 def _is_like(old: Any, value: Any, hint: Any) -> bool:
-    """Whether the value is of the kind of the old one; a whole number may replace a float."""
+    """Whether the value has the type of the old one; an int may replace a float."""
     if isinstance(old, tuple):
         return isinstance(value, tuple) and fits_hint(value, hint)
     if isinstance(old, bool) or isinstance(value, bool):

@@ -1,9 +1,10 @@
 """The kinds of policies: whose weights, and whether and how they are trained; a program; or a model that another server
 runs.
 
-One frozen class a kind. Each says what it may be asked (``speaks``, ``scores``, ``head``, ``trained``) and builds
-itself in the room of a backend (``distributed/local.py``). Recipes use the functions below; ``--set
-policies.NAME.FIELD=…`` names the fields of the classes. Remote policies: ``config/remote.py``.
+One frozen class for each kind. Its class variables say what the kind can do (``generates``, ``scores``, ``head``,
+``is_trained``), and ``build`` makes the policy's handle with the factory of a backend (``distributed/local.py``).
+Recipes use the functions at the end of this file; ``--set policies.NAME.FIELD=…`` names fields of the classes. Remote
+policies: ``config/remote.py``.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ LrDecay = Literal["constant", "linear", "cosine", "wsd"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights(Policy):
-    """A model that is held where the run is."""
+    """A policy whose weights this run loads."""
 
-    may_be_narrow: ClassVar[bool] = True  # bfloat16 weights lose nothing, as no gradient changes them
+    may_be_narrow: ClassVar[bool] = True  # True: weights may be bfloat16 or 4 bits, as no gradient changes them
 
     rows: int = 256  # most answers that are decoded at a time
     micro_tokens: int = 2048  # tokens of one forward and backward pass, prompts and padding counted
@@ -85,7 +86,7 @@ class Weights(Policy):
 
     @property
     def error_name(self) -> str:
-        """Its name in errors, as policies do not know their names."""
+        """A description for errors, since a policy does not know its own name."""
         return f"policy of kind {self.kind!r} on {self.model!r}"
 
     @property
@@ -185,7 +186,7 @@ class Adapter(Learning):
     kind: ClassVar[str] = "adapter"
     shares_base: ClassVar[bool] = True
 
-    lora: Lora  # type: ignore[misc]  # which other kinds do not have
+    lora: Lora  # type: ignore[misc]  # a class variable, None, in other kinds
 
     def build(self, name: str, factory: PolicyFactory) -> policy_handles.PolicyHandle:
         return factory.build_adapter(name, self)
@@ -238,7 +239,7 @@ class Frozen(Weights):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowerPolicy(Weights):
-    """A copy of policy ``of`` that changes after its updates."""
+    """A copy of policy ``of`` that takes over its weights after updates."""
 
     may_be_narrow: ClassVar[bool] = False
 
@@ -256,7 +257,7 @@ class Average(FollowerPolicy):
     kind: ClassVar[str] = "ema"
 
     rate: float = 0.01
-    rate_end: float | None = None  # at the last planned update, half a cosine away; None: constant
+    rate_end: float | None = None  # rate at the last planned update, reached along half a cosine; None: constant
 
     def __post_init__(self) -> None:
         Weights.__post_init__(self)
@@ -277,15 +278,15 @@ class Average(FollowerPolicy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot(FollowerPolicy):
-    """Earlier weights of policy ``of``: a pool of ``keep``, one more every ``every`` of its updates, counted from the
-    ``first`` one that is kept, and which is played."""
+    """Earlier weights of policy ``of``: a pool of ``keep`` snapshots, with a new one after every ``every`` of its
+    updates, beginning with update ``first``. ``pick`` says which of them the policy has."""
 
     kind: ClassVar[str] = "snapshot"
 
     every: int
     keep: int = 1
     pick: Pick = "newest"
-    first: int = 0  # updates before the first snapshot, as of a warm-up
+    first: int = 0  # updates before the first snapshot, such as those of a warm-up
 
     def __post_init__(self) -> None:
         Weights.__post_init__(self)
@@ -307,21 +308,21 @@ class Snapshot(FollowerPolicy):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program(Policy):
-    """A function that speaks. ``model`` is its name."""
+    """A Python function that plays a role. ``model`` is its name."""
 
     kind: ClassVar[str] = "program"
     head: ClassVar[str] = ""
     generates: ClassVar[bool] = False
 
     speak: policy_handles.Program
-    tokens_of: str | None = None  # a policy, whose tokens its text is cut into; None: bytes
+    tokens_of: str | None = None  # policy by whose tokenizer its text is tokenized; None: bytes
 
     def build(self, name: str, factory: PolicyFactory) -> policy_handles.PolicyHandle:
         return factory.build_program(name, self)
 
 
 class Numerics(TypedDict, total=False):
-    """Settings of how a model is held and computed; see the fields of ``Weights``."""
+    """Settings of how a model is loaded and computed; see the fields of ``Weights``."""
 
     dtype: str
     load_in_4bit: bool
@@ -332,13 +333,13 @@ class Numerics(TypedDict, total=False):
 
 
 class TrainingNumerics(Numerics, total=False):
-    """And how its gradients are computed; a field of ``Learning``."""
+    """The same for a model that learns; see the fields of ``Learning``."""
 
     gradient_checkpointing: bool
 
 
 def is_address(model: str) -> bool:
-    """Whether a server runs it."""
+    """Whether ``model`` is the address of a server."""
     return model.startswith(("http://", "https://"))
 
 
@@ -361,8 +362,8 @@ def adapter(
     path: str | None = None,
     **numerics: Unpack[TrainingNumerics],
 ) -> Policy:
-    """A policy whose weights are an adapter on ``model``, which stands in memory once for all adapters and frozen
-    policies on it; they must agree in how it is loaded. Fields: see ``Lora``."""
+    """A LoRA adapter on ``model``. The model is in memory once for all adapters and frozen policies on it, which must
+    agree in how it is loaded. Fields: see ``Lora``."""
     lora = Lora(rank=rank, alpha=alpha, targets=targets, path=path)
     return Adapter(model=model, lr=lr, clip_norm=clip_norm, lr_warmup=lr_warmup, lora=lora, **numerics)
 
@@ -379,37 +380,37 @@ def frozen(model: str, **numerics: Unpack[Numerics]) -> Policy:
 
 
 def ema(model: str, *, of: str, rate: float = 0.01, rate_end: float | None = None) -> Policy:
-    """A slow copy of policy ``of``, beginning with the weights of ``model``: a teacher, a steady reference."""
+    """A moving average of policy ``of``, which starts with the weights of ``model``: a teacher, a steady reference."""
     return Average(model=model, of=of, rate=rate, rate_end=rate_end)
 
 
 def snapshot(model: str, *, of: str, every: int, keep: int = 1, pick: Pick = "newest", first: int = 0) -> Policy:
-    """Earlier weights of policy ``of``, beginning with those of ``model``: a past opponent, an iterated reference.
-    Those after its updates ``first``, ``first + every``, ``first + 2 every`` … are kept, so that a warm-up of ``first``
-    updates ends with a snapshot."""
+    """Earlier weights of policy ``of``, which start with those of ``model``: a past opponent, an iterated reference.
+    Its weights after updates ``first``, ``first + every``, ``first + 2 every`` … are kept, so that a warm-up of
+    ``first`` updates ends with a snapshot."""
     return Snapshot(model=model, of=of, every=every, keep=keep, pick=pick, first=first)
 
 
 def reward_model(model: str, *, lr: float = 1e-4, clip_norm: float = 1.0) -> Policy:
-    """A scalar head on the body of a language model: a role that it plays is answered with one number for the whole
-    prompt (``Turn.score``), 0 for everything before it has learned. Trained by ``algorithms/reward_model.py``."""
+    """A scalar head on the body of a language model. The answer of a role that it plays is one number for the whole
+    prompt (``Turn.score``), which is 0 before it has learned. Trained by ``algorithms/reward_model.py``."""
     return RewardModel(model=model, lr=lr, clip_norm=clip_norm)
 
 
 def critic(model: str, *, lr: float = 1e-4, clip_norm: float = 1.0) -> Policy:
-    """A value function on the body of a language model: a policy that learns without speaking."""
+    """A value function on the body of a language model: a policy that learns and is never sampled."""
     return Critic(model=model, lr=lr, clip_norm=clip_norm)
 
 
 def program(speak: policy_handles.Program, *, tokens_of: str | None = None) -> Policy:
-    """A function as a policy: an oracle, a rule, a corruptor. It is given all fields of a call, those that the prompt
-    does not show included, and a random generator of the call's address; its text is a turn like any other. A teacher
-    speaks in the tokens of another policy, which can then learn its turns (``learn.sft``)."""
+    """A Python function as a policy: an oracle, a rule, a program that corrupts solutions. It gets all fields of a
+    call, also those that the prompt does not show, and a random generator seeded by the call's address. Its text is a
+    turn like any other. With ``tokens_of`` another policy can learn its turns (``algorithms/sft.py``)."""
     name = f"{speak.__module__}.{getattr(speak, '__qualname__', type(speak).__qualname__)}"
     return Program(model=name, speak=speak, tokens_of=tokens_of)
 
 
 def model_names(policies: Mapping[str, Policy]) -> set[str]:
-    """Models and adapters that policies begin with."""
+    """The models and adapters with which policies start."""
     specs = [spec for spec in policies.values() if isinstance(spec, Weights)]
     return {spec.model for spec in specs} | {spec.lora.path for spec in specs if spec.lora and spec.lora.path}

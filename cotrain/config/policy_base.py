@@ -17,20 +17,20 @@ class Policy:
     """The base of all kinds of policies."""
 
     kind: ClassVar[str]  # name of the kind in messages
-    head: ClassVar[str] = "lm"  # what it predicts: "lm", "value" or "reward"; "" where it predicts nothing here
+    head: ClassVar[str] = "lm"  # what it predicts: "lm", "value" or "reward"; "" if this run has no model of it
     is_trained: ClassVar[bool] = False  # True if gradients train it
     generates: ClassVar[bool] = True  # True if its tokens are sampled from a language model of this run
     scores: ClassVar[bool] = False  # True if it answers with one number
     plays: ClassVar[bool] = True  # True if a role may be played by it
     shares_base: ClassVar[bool] = False  # True if it shares its weights in memory with the adapters on its model
-    outside: ClassVar[bool] = False  # True if another server answers, perhaps otherwise the next time
+    outside: ClassVar[bool] = False  # True if another server answers, which may answer differently the next time
     lora: ClassVar[Lora | None] = None
 
-    model: str  # directory, Hub name, or the name of an shipped model
+    model: str  # directory, Hub name, or the name of a shipped model
 
     @property
     def source_policy(self) -> str | None:
-        """The policy whose weights it takes over."""
+        """The policy from which it takes over weights; None if there is none."""
         return None
 
     @property
@@ -43,5 +43,5 @@ class Policy:
         return self
 
     def build(self, name: str, factory: PolicyFactory) -> policy_handles.PolicyHandle:
-        """Its handle, made by the factory of a backend."""
+        """The handle of this policy, made with the factory of a backend."""
         raise NotImplementedError

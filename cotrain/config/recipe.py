@@ -13,7 +13,7 @@ from typing import Any
 from cotrain.algorithms.contract import Algorithm
 from cotrain.config.evaluation import Evaluation
 from cotrain.config.policies import Policy, Program
-from cotrain.config.schedule import Schedule
+from cotrain.config.schedule import Phase, Schedule
 from cotrain.core.arguments import bound_function, check_protocol
 from cotrain.core.errors import ConfigError, DataError, unknown_message
 from cotrain.core.signals import Signal, declared_by
@@ -22,7 +22,7 @@ from cotrain.core.verbosity import count_of
 from cotrain.prompts.templates import fields_of
 from cotrain.rollout.role import Role
 
-USUAL = ("ood_length", "ood_template")  # splits that recipes ask for whether a source has them or not
+OPTIONAL_SPLITS = ("ood_length", "ood_template")  # splits that are measured only if a source has them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,19 +47,19 @@ class Origin:
     target: str  # "name" of a shipped recipe or "path/to/file.py:function"
     arguments: Mapping[str, Any]
     overrides: tuple[str, ...] = ()  # "dotted.path=value" overrides applied afterwards
-    by_size: Mapping[str, Any] = field(default_factory=dict)  # those of them that depend on the size of the model
+    by_size: Mapping[str, Any] = field(default_factory=dict)  # arguments and settings that depend on the model's size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """One method, complete. Building one checks it; a recipe that exists can be run."""
+    """A complete method. It is checked when it is built, so a recipe that exists can be run."""
 
     name: str
     tasks: TaskSource
     steps: int
     seed: int
-    tasks_per_step: int  # P problems a step
-    group_size: int  # G episodes a problem
+    tasks_per_step: int  # problems in a step
+    group_size: int  # episodes for each problem
     policies: Mapping[str, Policy]
     roles: Mapping[str, Role]
     objectives: Mapping[str, Objective]
@@ -67,14 +67,16 @@ class Recipe:
     evaluation: Evaluation
     stores: Mapping[str, Store] = field(default_factory=dict)  # initial content of what the run collects
     horizon: int | None = None  # steps over which weights and learning rates decay; None for ``steps``
-    tokens: int | None = None  # the run ends with the step in which it has sampled so many, or with ``steps``
-    flops: float | None = None  # the same with operations (``trainer/flops.py``)
-    seconds: float | None = None  # the same with seconds of training, evaluations left out
-    updates: int | None = None  # the same with steps at which the leading objective is due
+    # Budgets: the run ends with the step in which one of them is reached, or after ``steps``.
+    tokens: int | None = None  # sampled tokens
+    flops: float | None = None  # floating-point operations (``trainer/flops.py``)
+    seconds: float | None = None  # seconds of training, without evaluations
+    updates: int | None = None  # steps in which the leading objective is trained
     refill: int = 0  # rounds in which problems whose answers all earn the same are replaced (``trainer/resample.py``)
-    audits: int | None = None  # problems without labels, a step, whose truth is looked up for metrics, None for all
-    evaluate_every: int = 0  # steps between evaluations on the validation split, one more at the end; 0 for none. Where
-    # ``updates`` end the run, these are counted
+    audits: int | None = None  # unlabelled problems a step whose truth is looked up, for metrics alone; None for all
+    # Steps between evaluations on the validation split, with one more at the end; 0 for none. If ``updates`` is set,
+    # only steps that train the leading objective are counted.
+    evaluate_every: int = 0
     description: str = ""
     origin: Origin | None = field(default=None, compare=False)
 
@@ -82,20 +84,20 @@ class Recipe:
         check_recipe(self)
 
     def share_at(self, step: int) -> float:
-        """The share of the training problems, the first ones, that a step draws among: all, without a ramp."""
-        share_at = getattr(self.tasks, "share_at", None)  # a source with a ramp has it, see ``data/curriculum.py``
+        """The share of the training problems, from the first one on, among which a step draws; 1.0 without a ramp."""
+        share_at = getattr(self.tasks, "share_at", None)  # only sources with a ramp have it (``data/curriculum.py``)
         if share_at is None:
             return 1.0
         return share_at(step, self.horizon or self.steps)
 
     @property
     def leading_objective(self) -> str:
-        """The objective whose steps draw the same problems in all methods: the first one."""
+        """The first objective. The steps that train it draw the same problems in all methods with one seed."""
         return next(iter(self.objectives))
 
     @property
     def max_steps(self) -> int:
-        """The most steps that the run can have: ``steps``, or fewer where ``updates`` end it."""
+        """Most steps of the run: ``steps``, or fewer if the budget ``updates`` is reached before."""
         if self.updates is None:
             return self.steps
         updates = 0
@@ -107,21 +109,23 @@ class Recipe:
         return self.steps
 
     def updates_per_batch(self, policy: str) -> int:
+        """The updates of a policy on the samples of one step."""
         return getattr(self.policies[policy], "updates_per_batch", 1)
 
     def planned_updates(self, policy: str, steps: int) -> int:
         """The updates of a policy in the first ``steps`` steps."""
-        due = [name for name, objective in self.objectives.items() if objective.policy == policy]
-        return self.schedule.planned_batches(due, steps) * self.updates_per_batch(policy)
+        its_objectives = [name for name, objective in self.objectives.items() if objective.policy == policy]
+        return self.schedule.planned_batches(its_objectives, steps) * self.updates_per_batch(policy)
 
     def due_for_new_optimizer(self, step: int) -> list[str]:
-        """Policies that begin this step with a new optimiser, see ``Schedule.due_for_new_optimizer``."""
+        """Policies that get a new optimiser before this step (``Schedule.due_for_new_optimizer``)."""
         policy_of_objective = {name: objective.policy for name, objective in self.objectives.items()}
         return self.schedule.due_for_new_optimizer(step, policy_of_objective)
 
 
 def check_recipe(recipe: Recipe) -> None:
-    """Raise ConfigError with one line: which objective, role or policy, what was found, what to change."""
+    """Raise ConfigError for a recipe that cannot work. The message names the objective, role or policy, what was found
+    and what to change."""
     if not recipe.objectives:
         raise ConfigError(f"recipe {recipe.name!r} has no objective: nothing would learn", code="E_NO_OBJECTIVE")
     if not isinstance(recipe.tasks, TaskSource):
@@ -136,14 +140,14 @@ def check_recipe(recipe: Recipe) -> None:
     _check_roles(recipe)
     _check_policies(recipe)
 
-    used = {spec.policy for spec in recipe.roles.values()} | set(recipe.evaluation.frozen_roles.values())
+    used_policies = {spec.policy for spec in recipe.roles.values()} | set(recipe.evaluation.frozen_roles.values())
     for reward_model in recipe.evaluation.implicit_rewards:
         _check_known("role", reward_model.role, recipe.roles, "evaluation, implicit_rewards")
         for policy in filter(None, (reward_model.policy, reward_model.reference)):
             _check_known("policy", policy, recipe.policies, "evaluation, implicit_rewards")
-            used.add(policy)
+            used_policies.add(policy)
     for name, objective in recipe.objectives.items():
-        used |= _check_objective(recipe, name, objective)
+        used_policies |= _check_objective(recipe, name, objective)
     _check_frozen_roles(recipe)
 
     check_protocol("evaluation", recipe.evaluation.protocol, held_out=True)
@@ -160,15 +164,15 @@ def check_recipe(recipe: Recipe) -> None:
             )
     for name, objective in recipe.objectives.items():
         _check_signals(recipe, name, objective)
-    idle = [p for p in recipe.policies if p not in used]
-    if idle:
+    unused = [policy for policy in recipe.policies if policy not in used_policies]
+    if unused:
         raise ConfigError(
-            f"policy {idle[0]!r} is used by no role and no objective; leave it out", code="E_POLICY_UNUSED"
+            f"policy {unused[0]!r} is used by no role and no objective; leave it out", code="E_POLICY_UNUSED"
         )
 
 
 def _check_numbers(recipe: Recipe) -> None:
-    """Raise ConfigError for numbers that are too small, and for ones that say nothing without another setting."""
+    """Raise ConfigError for numbers out of range, and for settings that have no effect without another one."""
     evaluation = recipe.evaluation
     needs = recipe.objectives[recipe.leading_objective].algorithm.needs()
     if recipe.refill and (needs.min_group_size < 2 or not needs.reward_signals):
@@ -211,14 +215,15 @@ def _check_numbers(recipe: Recipe) -> None:
             code="E_BEST_WITHOUT_EVALUATION",
         )
     for label in ("flops", "seconds"):
-        most = getattr(recipe, label)
-        if most is not None and not 0.0 < most < math.inf:
+        budget = getattr(recipe, label)
+        if budget is not None and not 0.0 < budget < math.inf:
             raise ConfigError(
-                f"recipe {recipe.name!r}: {label} is {most}, expected a number above 0", code="E_RECIPE_SETTING_RANGE"
+                f"recipe {recipe.name!r}: {label} is {budget}, expected a number above 0", code="E_RECIPE_SETTING_RANGE"
             )
 
 
 def _check_names(recipe: Recipe) -> None:
+    """Raise ConfigError for names of splits, policies, roles and objectives that are not allowed."""
     wrong = [split for split in recipe.evaluation.splits if not isinstance(split, str)]
     if wrong:
         raise ConfigError(
@@ -233,7 +238,7 @@ def _check_names(recipe: Recipe) -> None:
 
 
 def _check_roles(recipe: Recipe) -> None:
-    """Raise ConfigError for a role that no policy here can play, or whose prompt or sampling does not work."""
+    """Raise ConfigError for a role that its policy cannot play, or whose prompt or sampling does not work."""
     for role, spec in recipe.roles.items():
         _check_known("policy", spec.policy, recipe.policies, f"role {role!r}")
         _check_sampling(role, spec.sampling)
@@ -254,7 +259,7 @@ def _check_roles(recipe: Recipe) -> None:
 
 
 def _check_policies(recipe: Recipe) -> None:
-    """Raise ConfigError for a policy that depends on another one which does not fit."""
+    """Raise ConfigError for a policy that depends on another one that does not fit."""
     for name, policy_spec in recipe.policies.items():
         if policy_spec.source_policy is not None:
             _check_follower(recipe, name, policy_spec.source_policy)
@@ -269,7 +274,7 @@ def _check_policies(recipe: Recipe) -> None:
 
 
 def _check_frozen_roles(recipe: Recipe) -> None:
-    """Raise ConfigError for a role of an evaluation that is to stay the same, and whose policy changes."""
+    """Raise ConfigError for a policy of ``Evaluation.frozen_roles`` that is not frozen."""
     for role, policy in recipe.evaluation.frozen_roles.items():
         _check_known("role", role, recipe.roles, "evaluation, fixed")
         _check_known("policy", policy, recipe.policies, "evaluation, fixed")
@@ -300,20 +305,26 @@ def _check_phases(recipe: Recipe) -> None:
 
 
 def _check_stores(recipe: Recipe) -> None:
+    """Raise ConfigError for a store without the methods of one."""
     for name, store in recipe.stores.items():
         if not callable(getattr(store, "with_episodes", None)):
             kind = type(store).__name__
-            wanted = "one with the methods of cotrain.rollout.stores, such as TaskPool()"
+            expected = "one with the methods of cotrain.rollout.stores, such as TaskPool()"
             raise ConfigError(
-                f"recipe {recipe.name!r}: store {name!r} is a {kind}; expected {wanted}", code="E_STORE_KIND"
+                f"recipe {recipe.name!r}: store {name!r} is a {kind}; expected {expected}", code="E_STORE_KIND"
             )
 
 
-def _check_sampling(role: str, how: Sampling) -> None:
-    if how.max_tokens < 1 or not 0.0 <= how.temperature < math.inf or not 0.0 < how.top_p <= 1.0:
+def _check_sampling(role: str, sampling: Sampling) -> None:
+    """Raise ConfigError for sampling settings out of range."""
+    is_temperature = 0.0 <= sampling.temperature < math.inf
+    is_top_p = 0.0 < sampling.top_p <= 1.0
+    if sampling.max_tokens < 1 or not is_temperature or not is_top_p:
         raise ConfigError(
-            f"role {role!r} is sampled with max_tokens {how.max_tokens}, temperature {how.temperature} and top_p "
-            f"{how.top_p}; expected at least 1 token, a temperature of at least 0, and a top_p above 0 and at most 1",
+            f"role {role!r} is sampled with max_tokens {sampling.max_tokens}, temperature {sampling.temperature} and "
+            "top_p "
+            f"{sampling.top_p}; expected at least 1 token, a temperature of at least 0, and a top_p above 0 and at "
+            "most 1",
             code="E_SAMPLING_RANGE",
         )
 
@@ -429,11 +440,11 @@ def _check_scorer(recipe: Recipe, where: str, what: str, policy: str, head: str)
 
 
 def _check_signals(recipe: Recipe, name: str, objective: Objective) -> None:
-    """Raise ConfigError unless some protocol gives each reward that the objective reads to one of its roles."""
-    reads = objective.algorithm.needs().reward_signals
-    if not reads:
+    """Raise ConfigError for a signal that an objective reads and that no protocol of its phases gives to its roles."""
+    read_signals = objective.algorithm.needs().reward_signals
+    if not read_signals:
         return
-    given_signals: list[Signal] = []
+    declared_signals: list[Signal] = []
     for phase in recipe.schedule.phases:
         if name not in phase.objectives:
             continue
@@ -441,31 +452,32 @@ def _check_signals(recipe: Recipe, name: str, objective: Objective) -> None:
         if declared is None:
             raise ConfigError(
                 f"phase {phase.name!r}: protocol {bound_function(phase.protocol).__name__!r} does not say what it "
-                f"rewards, and objective {name!r} reads {', '.join(map(str, reads))}; put "
-                f"@gives({reads[0].name.upper()}.to({objective.role!r})) above it, from cotrain.core.signals",
+                f"rewards, and objective {name!r} reads {', '.join(map(str, read_signals))}; put "
+                f"@gives({read_signals[0].name.upper()}.to({objective.role!r})) above it, from cotrain.core.signals",
                 code="E_PROTOCOL_WITHOUT_GIVES",
             )
         for role in objective.roles:
-            given_signals += declared.signals_for(role)
+            declared_signals += declared.signals_for(role)
 
-    for signal in reads:
-        if signal in given_signals:
+    for signal in read_signals:
+        if signal in declared_signals:
             continue
         where = f"objective {name!r} reads signal {signal.name!r} per {signal.per}"
         roles = " or ".join(map(repr, objective.roles))
-        if signal.name in map(str, given_signals):
+        if signal.name in map(str, declared_signals):
             raise ConfigError(
                 f"{where}, but the protocol gives it to role {roles} of the other kind; use one signal object in both",
                 code="E_SIGNAL_OF_OTHER_KIND",
             )
         raise ConfigError(
             f"{where}, which no protocol gives to role {roles} when it is due: "
-            f"{unknown_message('signal', signal.name, map(str, given_signals))}",
+            f"{unknown_message('signal', signal.name, map(str, declared_signals))}",
             code="E_SIGNAL_NOT_GIVEN",
         )
 
 
 def _check_follower(recipe: Recipe, name: str, of: str) -> None:
+    """Raise ConfigError if policy ``name`` cannot take over the weights of policy ``of``."""
     follower = recipe.policies[name]
     _check_known("policy", of, recipe.policies, f"policy {name!r}")
     source = recipe.policies[of]
@@ -487,8 +499,8 @@ def _check_follower(recipe: Recipe, name: str, of: str) -> None:
 
 
 def check_problems(recipe: Recipe) -> None:
-    """Raise DataError where a split that the run needs is empty: it would train, or measure, nothing; UnknownName where
-    one is asked for that there is not."""
+    """Raise DataError if a split that the run needs is empty, so that nothing would be trained or measured; UnknownName
+    for a split that the source does not have."""
     needed = ["test"]
     if any(phase.unlabelled < 1 for phase in recipe.schedule.phases):
         needed.insert(0, "train")
@@ -498,13 +510,13 @@ def check_problems(recipe: Recipe) -> None:
         if recipe.tasks.size(split) == 0:
             raise DataError(f"tasks {recipe.tasks.name!r}: {_why_empty(recipe.tasks, split)}", code="E_SPLIT_EMPTY")
     for split in recipe.evaluation.splits:
-        if split not in USUAL:
-            recipe.tasks.size(split)  # raises UnknownName for one that the source does not have
+        if split not in OPTIONAL_SPLITS:
+            recipe.tasks.size(split)  # raises UnknownName for a split that the source does not have
     _check_step_is_filled(recipe)
 
 
 def _why_empty(tasks: TaskSource, split: str) -> str:
-    """Advice for a split without problems."""
+    """Why a split has no problems, and what to do."""
     from cotrain.data.labels import Unanswered
 
     if isinstance(tasks, Unanswered):
@@ -517,7 +529,7 @@ def _why_empty(tasks: TaskSource, split: str) -> str:
 
 
 def _why_unanswered(split: str) -> str:
-    """The message for a split that is needed and in which no problem has an answer."""
+    """The same for tasks of which no problem has an answer."""
     if split == "train":
         return (
             "no problem has an answer, and this method is paid by answers; bring solved problems in a file of their "
@@ -531,29 +543,31 @@ def _why_unanswered(split: str) -> str:
 
 
 def _check_step_is_filled(recipe: Recipe) -> None:
-    """Raise DataError where a step would draw the same row of a file twice, as there are fewer of them. Where some have
-    no label, the user has said how few are to be learned from; and a source that makes its problems may mean few."""
+    """Raise DataError if a file has fewer training problems than a step draws, so that a row would be drawn twice. Not
+    checked if some problems have no label, as the user chose how many have one; nor for sources without a file."""
     size = recipe.tasks.size("train")
     is_file = hasattr(recipe.tasks, "path")
     if size is None or not is_file or has_split(recipe.tasks, UNLABELLED):
         return
-    drawn = max(phase.tasks or recipe.tasks_per_step for phase in recipe.schedule.phases)
-    if size < drawn:
+    n_drawn = max(phase.tasks or recipe.tasks_per_step for phase in recipe.schedule.phases)
+    if size < n_drawn:
         raise DataError(
             f"tasks {recipe.tasks.name!r}: {size} {'problem is' if size == 1 else 'problems are'} there for training, "
-            f"and a step draws {drawn}; bring more rows, or draw fewer with --tasks-per-step {max(size, 1)}",
+            f"and a step draws {n_drawn}; bring more rows, or draw fewer with --tasks-per-step {max(size, 1)}",
             code="E_TOO_FEW_TASKS",
         )
 
 
 def cap_path(name: str, objective: Objective) -> str:
-    """Where the bound of an objective's ratio is set; a loss of two sorts of samples has it in the second's."""
-    within = "loss.on_policy" if hasattr(getattr(objective.algorithm, "loss", None), "on_policy") else "loss"
-    return f"objectives.{name}.algorithm.{within}.cap"
+    """The setting that caps the importance ratio of an objective. ``Shaped`` has it in the loss that it contains."""
+    loss = getattr(objective.algorithm, "loss", None)
+    loss_path = "loss.on_policy" if hasattr(loss, "on_policy") else "loss"
+    return f"objectives.{name}.algorithm.{loss_path}.cap"
 
 
 def _learns_before(recipe: Recipe, name: str) -> tuple[str, str] | None:
-    """A phase, and the objective whose update of the same policy comes before this one's there; None without."""
+    """A phase with ``in_turn``, and its objective that updates the same policy before objective ``name`` does; None if
+    there is none."""
     for phase in recipe.schedule.phases:
         if name not in phase.in_turn:
             continue
@@ -564,96 +578,101 @@ def _learns_before(recipe: Recipe, name: str) -> tuple[str, str] | None:
 
 
 def check_due(recipe: Recipe, *, steps_flag: str = "--steps", warmup_flag: str = "") -> None:
-    """Raise ConfigError for an objective that its policy could not learn from: it is due at none of the steps planned,
-    it would compare one answer with itself, or take what was sampled some updates ago for the present policy's.
+    """Raise ConfigError for an objective from which its policy could not learn: its loss has no importance ratio and is
+    used after an update, its groups are too small, or it is trained in none of the planned steps.
 
-    ``steps_flag``: by which the steps are given. ``warmup_flag``: what is before the length of a warm-up, as in
-    "--warmup " or "tango:warmup="; "" where there is no such parameter."""
-    _check_updates_have_ratio(recipe)
-    _check_groups_have_spread(recipe)
-    _check_objectives_come(recipe, steps_flag, warmup_flag)
-
-
-def _check_updates_have_ratio(recipe: Recipe) -> None:
-    """Raise ConfigError for an objective without importance ratio whose policy is updated between sampling and
-    learning."""
+    Args:
+        steps_flag: the flag for the number of steps, for messages.
+        warmup_flag: text in front of the length of a warm-up, such as "--warmup " or "tango:warmup="; "" if the recipe
+            has no such parameter.
+    """
     for name, objective in recipe.objectives.items():
-        needs = objective.algorithm.needs()
-        if needs.off_policy_corrected:
-            continue
-        n_updates = recipe.updates_per_batch(objective.policy)
-        update_before = _learns_before(recipe, name)
-        if n_updates > 1:
-            found = str(n_updates)
-            instead = f"--set policies.{objective.policy}.updates_per_batch=1"
-        elif needs.on_policy and update_before is not None:
-            phase_name, earlier = update_before
-            found = f"that of {earlier!r} before it"
-            instead = f"phase {phase_name!r} no in_turn"
-        else:
-            continue
-        with_cap = f", or --set {cap_path(name, objective)}=2" if needs.on_policy else ""
-        raise ConfigError(
-            f"objective {name!r} has a loss without a ratio, which holds for one update of a batch, found {found}; "
-            f"give {instead}{with_cap}",
-            code="E_LOSS_WITHOUT_RATIO",
-        )
-
-
-def _check_groups_have_spread(recipe: Recipe) -> None:
-    """Raise ConfigError for an objective that compares answers to a problem, in a phase that has too few of them."""
+        _check_ratio(recipe, name, objective)
     for phase in recipe.schedule.phases:
-        declared = declared_by(phase.protocol)
-        if declared is None:
-            continue
-        size = phase.group_size or recipe.group_size
-        for name in phase.objectives:
-            objective = recipe.objectives[name]
-            least = objective.algorithm.needs().min_group_size
-            is_asked_once = objective.role in declared.once and not objective.extra_roles
-            if size < least and is_asked_once:
-                raise ConfigError(
-                    f"phase {phase.name!r}: objective {name!r} compares at least {least} answers to a problem, and "
-                    f"group_size is {size}; raise it",
-                    code="E_GROUP_TOO_SMALL",
-                )
-
-
-def _check_objectives_come(recipe: Recipe, steps_flag: str, warmup_flag: str) -> None:
-    """Raise ConfigError for an objective that is due at none of the run's steps."""
-    schedule = recipe.schedule
-    warmup = sum(length for _, length in schedule.warmup)
-    every = warmup + len(schedule.cycle)  # an objective that is not due by then is never due
+        _check_group_size(recipe, phase)
     for name in recipe.objectives:
-        first = next((step for step in range(every) if name in schedule.phase_at(step).objectives), None)
-        if first is not None and first < recipe.steps:
-            continue
-        if first is None:
-            idle = next(phase.name for phase in schedule.phases if name in phase.objectives)
-            advice = f"phase {idle!r} is never played; give it a place in the schedule, or leave the objective out"
-        else:
-            shorter_warmup = _shorter_warmup(recipe, first, warmup_flag)
-            advice = f"it is due first at step {first + 1}; give {steps_flag} {first + 1} or more{shorter_warmup}"
-        raise ConfigError(
-            f"objective {name!r} is due at none of the {count_of(recipe.steps, 'step')}: {advice}",
-            code="E_OBJECTIVE_NEVER_DUE",
-        )
+        _check_is_trained(recipe, name, steps_flag, warmup_flag)
+
+
+def _check_ratio(recipe: Recipe, name: str, objective: Objective) -> None:
+    """Raise ConfigError for a loss without a ratio whose samples are from before an update of the same policy."""
+    needs = objective.algorithm.needs()
+    if needs.off_policy_corrected:
+        return
+    n_updates = recipe.updates_per_batch(objective.policy)
+    update_before = _learns_before(recipe, name)
+    if n_updates > 1:
+        problem = str(n_updates)
+        instead = f"--set policies.{objective.policy}.updates_per_batch=1"
+    elif needs.on_policy and update_before is not None:
+        phase_name, earlier = update_before
+        problem = f"that of {earlier!r} before it"
+        instead = f"phase {phase_name!r} no in_turn"
+    else:
+        return
+
+    otherwise = f", or --set {cap_path(name, objective)}=2" if needs.on_policy else ""
+    raise ConfigError(
+        f"objective {name!r} has a loss without a ratio, which holds for one update of a batch, found {problem}; "
+        f"give {instead}{otherwise}",
+        code="E_LOSS_WITHOUT_RATIO",
+    )
+
+
+def _check_group_size(recipe: Recipe, phase: Phase) -> None:
+    """Raise ConfigError for a phase whose groups have fewer answers than an objective compares."""
+    declared = declared_by(phase.protocol)
+    if declared is None:
+        return
+    size = phase.group_size or recipe.group_size
+    for name in phase.objectives:
+        objective = recipe.objectives[name]
+        least = objective.algorithm.needs().min_group_size
+        # Known for roles that speak once in an episode; other groups are checked at the first step.
+        if size < least and objective.role in declared.once and not objective.extra_roles:
+            raise ConfigError(
+                f"phase {phase.name!r}: objective {name!r} compares at least {least} answers to a problem, and "
+                f"group_size is {size}; raise it",
+                code="E_GROUP_TOO_SMALL",
+            )
+
+
+def _check_is_trained(recipe: Recipe, name: str, steps_flag: str, warmup_flag: str) -> None:
+    """Raise ConfigError for an objective that is trained in none of the planned steps."""
+    schedule = recipe.schedule
+    warmup_steps = sum(length for _, length in schedule.warmup)
+    all_phases_seen = warmup_steps + len(schedule.cycle)  # an objective that was not trained by then never is
+    first = next((step for step in range(all_phases_seen) if name in schedule.phase_at(step).objectives), None)
+    if first is not None and first < recipe.steps:
+        return
+    if first is None:
+        idle = next(phase.name for phase in schedule.phases if name in phase.objectives)
+        advice = f"phase {idle!r} is never played; give it a place in the schedule, or leave the objective out"
+    else:
+        advice = f"it is due first at step {first + 1}; give {steps_flag} {first + 1} or more"
+        advice += _shorter_warmup(recipe, first, warmup_flag)
+    raise ConfigError(
+        f"objective {name!r} is due at none of the {count_of(recipe.steps, 'step')}: {advice}",
+        code="E_OBJECTIVE_NEVER_DUE",
+    )
 
 
 def _shorter_warmup(recipe: Recipe, first: int, flag: str) -> str:
-    """The other way to reach an objective that is due at step ``first`` alone: a warm-up of a third of the steps that
-    there are for it. "" where there is no warm-up."""
-    warmup = sum(length for _, length in recipe.schedule.warmup)
-    if not warmup:
+    """Advice for an objective that is first trained at step ``first``, after the last one: shorten the warm-up, to a
+    third of the longest that would do. "" for a schedule without a warm-up."""
+    warmup_steps = sum(length for _, length in recipe.schedule.warmup)
+    if not warmup_steps:
         return ""
-    shorter = f", or shorten the warm-up of {count_of(warmup, 'step')}"
-    longest = recipe.steps - 1 - (first - warmup)  # with a longer one the objective would still not be due
-    is_one_stage = sum(length > 0 for _, length in recipe.schedule.warmup) == 1
-    if not (flag and is_one_stage and longest >= 0):
-        return shorter
-    return f"{shorter}, as in {flag}{min(longest, max(1, longest // 3))}"
+    advice = f", or shorten the warm-up of {count_of(warmup_steps, 'step')}"
+    # with a longer warm-up the objective would still not be trained
+    longest = recipe.steps - 1 - (first - warmup_steps)
+    has_one_stage = sum(length > 0 for _, length in recipe.schedule.warmup) == 1
+    if not (flag and has_one_stage and longest >= 0):
+        return advice
+    return f"{advice}, as in {flag}{min(longest, max(1, longest // 3))}"
 
 
 def _check_known(kind: str, name: str, names: Mapping[str, Any], where: str) -> None:
+    """Raise ConfigError for a name that is not among ``names``."""
     if name not in names:
         raise ConfigError(f"{where}: {unknown_message(kind, name, names)}", code="E_NO_SUCH_PART")

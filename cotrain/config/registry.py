@@ -1,4 +1,4 @@
-"""Recipes by name: those that ship with cotrain, those that installed packages bring, and a user's own file."""
+"""Recipes by name: those of cotrain, those of installed packages, and functions in a user's own file."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def make_recipe(target: str, arguments: Mapping[str, Any], *, again: bool = Fals
 
 
 def call_recipe(function: RecipeFunction, target: str, arguments: Mapping[str, Any], *, again: bool = False) -> Recipe:
-    """The recipe that a function makes of these arguments; a user's function that fails is named in one line.
-    ``again``: of a run that was begun, whose arguments do not change with the size of its model."""
+    """Call a recipe function; if a user's function fails, raise ConfigError with one line that says where. ``again``:
+    for a run that was started before, whose defaults do not depend on the size of the model any more."""
     from cotrain.core.user_code import kept_working_directory
 
     try:
@@ -41,8 +41,8 @@ def call_recipe(function: RecipeFunction, target: str, arguments: Mapping[str, A
         from cotrain.core.user_code import failure_in, failure_of
 
         file = target.rpartition(":")[0]
-        why = failure_in(Path(file), error) if file else failure_of(error)
-        raise ConfigError(f"recipe {target!r}: {why}", code="E_RECIPE_NOT_LOADED") from error
+        reason = failure_in(Path(file), error) if file else failure_of(error)
+        raise ConfigError(f"recipe {target!r}: {reason}", code="E_RECIPE_NOT_LOADED") from error
 
 
 def find_recipe(target: str) -> RecipeFunction:
@@ -58,18 +58,21 @@ def find_recipe(target: str) -> RecipeFunction:
             )
         return recipe_function
     path, _, function = target.rpartition(":")
-    unnamed = not function or target.endswith(".py")
-    path = target.rstrip(":") if unnamed else path
+    is_function_missing = not function or target.endswith(".py")
+    if is_function_missing:
+        path = target.rstrip(":")
     from cotrain.core.user_code import load_file
 
     module = load_file(path, f"recipe {target!r}")
     from cotrain.config.run_config import RecipeFunction
 
     recipes = {name: value for name, value in vars(module).items() if isinstance(value, RecipeFunction)}
-    if unnamed:
+    if is_function_missing:
         own = [name for name in recipes if vars(module)[name].__module__ == module.__name__]
-        named = " or ".join(f"{path}:{name}" for name in own) or f"{path}:my_method"
-        raise ConfigError(f"recipe {target!r}: name the function too, as in {named}", code="E_RECIPE_FUNCTION_UNNAMED")
+        examples = " or ".join(f"{path}:{name}" for name in own) or f"{path}:my_method"
+        raise ConfigError(
+            f"recipe {target!r}: name the function too, as in {examples}", code="E_RECIPE_FUNCTION_UNNAMED"
+        )
     undecorated = vars(module).get(function)
     if isfunction(undecorated) and function not in recipes:
         line = undecorated.__code__.co_firstlineno

@@ -2,7 +2,8 @@
 
     policies = {"verifier": remote("http://127.0.0.1:8000/v1", "judge", key_variable="JUDGE_KEY"), …}
 
-It plays, judges and opposes; it has no weights here, so nothing trains it and nothing takes its log-probabilities.
+It can play a solver, a verifier or an opponent. Its weights are not here, so it cannot be trained and has no
+log-probabilities of given tokens.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Remote(Policy):
     url: str  # up to and with "/v1"
     key_variable: str | None = None  # environment variable that holds the API key; None: the server wants none
     tokenizer: str | None = None  # directory of the server's tokenizer: ids are sent to /completions; None: chat
-    concurrency: int = 32  # requests under way at a time
+    concurrency: int = 32  # most requests at a time
     timeout: float = 60.0  # seconds that one try may take
     deadline: float = 300.0  # seconds that one answer may take, with all tries
     input_price: float = 0.0  # price of a million prompt tokens; costs are in the same money
@@ -71,6 +72,7 @@ class Remote(Policy):
 
     @property
     def send_ids(self) -> bool:
+        """Whether token ids are sent to /completions instead of messages to /chat/completions."""
         return self.tokenizer is not None
 
     def build(self, name: str, factory: PolicyFactory) -> policy_handles.PolicyHandle:

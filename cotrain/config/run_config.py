@@ -1,4 +1,4 @@
-"""``RunConfig``, which every run has whatever its method, and ``@recipe``, which gives them to a recipe function.
+"""``RunConfig``, the settings that every run has, and ``@recipe``, which makes a function of them a recipe.
 
     @recipe(steps=160)
     def tango(run: RunConfig, *, reviews: int = 8) -> Recipe:
@@ -6,10 +6,10 @@
 
     tango(steps=3, seed=1, reviews=3)
 
-The first parameter takes the settings, all others are the method's own; a call names both alike, and so does the
-command line, which reads them from ``tango.taken``. ``@recipe`` states defaults that differ, and ``without=("kl",)``
-the settings that a method does not take. The arguments stay with the recipe as its origin, so that a run can be resumed
-from its directory alone.
+The first parameter of the function gets the ``RunConfig``; the others are the method's own. A call passes both kinds by
+name, and so does the command line, which finds them in ``tango.taken``. ``@recipe(steps=160)`` sets another default,
+``@recipe(without=("kl",))`` removes a setting. The arguments are kept in the recipe as its origin, so that a run can be
+resumed from its directory alone.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from cotrain.rollout.role import Role, SolverTool
 
 Reset = Literal["nothing", "optimiser", "weights"]  # "weights" also resets the optimizer
 Build = Callable[..., Recipe]
-# kinds of parameters that cannot take the RunConfig
+# Kinds of parameters that cannot be the first one, which gets the RunConfig.
 KEYWORD_KINDS = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
 SPLITS = ("ood_length", "ood_template")  # splits measured at the end if the tasks have them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """The options that every run has, whatever its method. The comments are the help of the flags."""
+    """The settings of every run, whatever its method. The comments are the help of the flags."""
 
     model: str = "shipped"  # directory, name on the Hub, or a shipped model
     steps: int = 100  # number of training steps
@@ -78,7 +78,7 @@ class RunConfig:
     def learner(
         self, model: str | None = None, *, lr: float | None = None, iteration: int = 0, reset: Reset = "nothing"
     ) -> Policy:
-        """A policy that learns: all of its weights, or an adapter where ``lora`` is set. ``reset`` begins anew after
+        """A policy that learns: all of its weights, or an adapter if ``lora`` is set. ``reset``: what is reset after
         every ``iteration`` of its updates."""
         name = model or self.model
         rate = self.lr if lr is None else lr
@@ -92,11 +92,11 @@ class RunConfig:
         return replace(policy, reset_every=iteration, reset_to_start=reset == "weights")
 
     def reference_policies(self) -> dict[str, Policy]:
-        """The frozen policy ``reference`` of the KL term; none where ``kl`` is 0."""
+        """The frozen policy ``reference`` of the KL term; {} if ``kl`` is 0."""
         return {"reference": frozen(self.model)} if self.kl else {}
 
     def kl_penalty(self) -> KLPenalty | None:
-        """The KL term between the generator and the policy ``reference``; None where ``kl`` is 0."""
+        """The KL term between the generator and the policy ``reference``; None if ``kl`` is 0."""
         return kl_penalty("reference", self.kl)
 
     def frozen_roles(self) -> dict[str, str]:
@@ -106,8 +106,8 @@ class RunConfig:
 
     @property
     def problems(self) -> TaskSource:
-        """``tasks``, or the word problems; from easy to hard where there is a ``ramp``; of these some have labels where
-        ``labelled`` says so."""
+        """``tasks``, by default word problems; ordered from easy to hard with ``ramp``; partly without labels with
+        ``labelled``."""
         source = study_problems() if self.tasks is None else self.tasks
         if self.ramp is not None:
             from cotrain.data.curriculum import with_ramp
@@ -146,9 +146,13 @@ class RunConfig:
         implicit_rewards: tuple[ImplicitReward, ...] = (),
         stores: Mapping[str, Store] | None = None,
     ) -> Recipe:
-        """The whole recipe. ``evaluate`` is the protocol on held-out problems and ``measures`` count its episodes;
-        ``frozen_roles``, ``implicit_rewards``: see ``Evaluation``; ``stores``: what the run collects
-        (``rollout/stores.py``).
+        """The complete recipe, with these settings applied to its parts.
+
+        Args:
+            evaluate: the protocol on held-out problems.
+            measures: functions from its episodes to figures.
+            frozen_roles, implicit_rewards: see ``Evaluation``.
+            stores: initial content of what the run collects (``rollout/stores.py``).
         """
         evaluation = Evaluation(
             protocol=evaluate,
@@ -165,7 +169,7 @@ class RunConfig:
             seed=self.seed,
             tasks_per_step=self.tasks_per_step,
             group_size=self.group_size,
-            policies={name: self._with_schedule(policy) for name, policy in policies.items()},
+            policies={name: self._with_policy_settings(policy) for name, policy in policies.items()},
             roles=self._with_tool({name: self._with_temperature(role) for name, role in roles.items()}),
             objectives=self._with_lengths(objectives),
             schedule=schedule,
@@ -194,12 +198,13 @@ class RunConfig:
         from cotrain.algorithms.advantage_edits import with_length_options
 
         first = next(iter(objectives))
-        by = with_length_options(
+        algorithm = with_length_options(
             objectives[first].algorithm, self.mask_truncated, self.overlong_tokens, self.length_penalty
         )
-        return {**objectives, first: replace(objectives[first], algorithm=by)}
+        return {**objectives, first: replace(objectives[first], algorithm=algorithm)}
 
-    def _with_schedule(self, policy: Policy) -> Policy:
+    def _with_policy_settings(self, policy: Policy) -> Policy:
+        """The policy with ``offload``, ``load_in_4bit``, ``lr_warmup``, ``lr_decay`` and ``updates_per_batch``."""
         if self.offload and isinstance(policy, Weights):
             policy = replace(policy, offload=True)
         if self.load_in_4bit and isinstance(policy, Weights) and policy.kind in ("adapter", "frozen", "trainable"):
@@ -219,13 +224,14 @@ RUN_CONFIG_NAMES = tuple(field.name for field in dataclasses.fields(RunConfig))
 
 
 class RecipeFunction:
-    """A recipe: called with settings and the method's own parameters, by name, it returns a ``Recipe``.
+    """What ``@recipe`` makes of a function. Called with settings and the method's own parameters, by name, it returns a
+    ``Recipe``.
 
-    ``build`` is the function as it is written, and ``taken`` the arguments of a call: the settings first.
+    ``build``: the function as it was written. ``taken``: all parameters of a call, settings first.
     """
 
     def __init__(self, build: Build, *, without: tuple[str, ...], reads: str, defaults: Mapping[str, Any]) -> None:
-        """Arguments as those of ``recipe``. Raises ConfigError and UnknownName."""
+        """Args: see ``recipe``. Raises ConfigError and UnknownName."""
         functools.update_wrapper(self, build)
         self.build = build
         self.without = without
@@ -249,23 +255,23 @@ class RecipeFunction:
         return {name: argument for name, argument in self.taken.items() if name not in RUN_CONFIG_NAMES}
 
     def settings(self) -> dict[str, Argument]:
-        """The settings of every run that it takes, with its defaults."""
+        """The settings of ``RunConfig`` that it has, with its defaults."""
         return {name: argument for name, argument in self.taken.items() if name in RUN_CONFIG_NAMES}
 
-    def make(self, given: Mapping[str, Any], *, again: bool = False) -> Recipe:
-        """The recipe with these arguments. ``again``: for a run that was begun, where no default depends on the size of
-        the model any more. Raises ConfigError and UnknownName, one line each."""
-        for name in given:
+    def make(self, user_arguments: Mapping[str, Any], *, again: bool = False) -> Recipe:
+        """The recipe with these arguments. ``again``: for a run that was started before, whose defaults do not depend
+        on the size of the model any more. Raises ConfigError and UnknownName, one line each."""
+        for name in user_arguments:
             if name in self.without:
                 raise ConfigError(
                     f"{self.name}: this recipe does not take the setting {name!r}; leave it out",
                     code="E_SETTING_NOT_TAKEN",
                 )
-        values = bound_arguments(self.name, self.taken, given)
+        values = bound_arguments(self.name, self.taken, user_arguments)
         values |= self._loaded_from_files(values)
-        has_defaults = len(given) < len(values)  # a file of a dry run names all of them
-        chosen = size_defaults(values, given) if has_defaults and not again else {}
-        values |= chosen
+        has_defaults = len(user_arguments) < len(values)  # False for the file of a dry run, which names all of them
+        by_size = size_defaults(values, user_arguments) if has_defaults and not again else {}
+        values |= by_size
 
         settings = {name: value for name, value in values.items() if name in RUN_CONFIG_NAMES}
         own = {name: value for name, value in values.items() if name not in RUN_CONFIG_NAMES}
@@ -280,7 +286,7 @@ class RecipeFunction:
         recipe = replace(recipe, description=recipe.description or self.description, origin=origin)
         if not has_defaults or again:
             return recipe
-        return _with_sizes_of_policies(recipe, chosen)
+        return _with_sizes_of_policies(recipe, by_size)
 
     def _loaded_from_files(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The objects of arguments that name one in a file of the user's, ``my_file.py:name``."""
@@ -298,15 +304,18 @@ class RecipeFunction:
         return loaded
 
 
-def _with_sizes_of_policies(recipe: Recipe, chosen: Mapping[str, Any]) -> Recipe:
-    """With fewer tokens a pass for policies of large models, and all that was chosen by size in the recipe's origin."""
+def _with_sizes_of_policies(recipe: Recipe, by_size: Mapping[str, Any]) -> Recipe:
+    """The recipe with fewer ``micro_tokens`` for policies of large models. Its origin also names all defaults that
+    depend on the size of the model; ``by_size``: the arguments among them."""
     large = large_policies(recipe.policies)
     if large:
         recipe = with_policies(recipe, large, micro_tokens=LARGE_MICRO_TOKENS)
-    by_size = {**chosen, **{f"policies.{name}.micro_tokens": LARGE_MICRO_TOKENS for name in large}}
-    if not by_size or recipe.origin is None:
+    all_by_size = dict(by_size)
+    for name in large:
+        all_by_size[f"policies.{name}.micro_tokens"] = LARGE_MICRO_TOKENS
+    if not all_by_size or recipe.origin is None:
         return recipe
-    return replace(recipe, origin=replace(recipe.origin, by_size=by_size))
+    return replace(recipe, origin=replace(recipe.origin, by_size=all_by_size))
 
 
 @overload
@@ -320,10 +329,13 @@ def recipe(
 ) -> RecipeFunction | Callable[[Build], RecipeFunction]:
     """Decorate a function of ``RunConfig`` and the method's own parameters that returns a Recipe.
 
-    ``defaults``: settings for which the method has other defaults. ``without``: settings that it does not take.
-    ``reads``: the kind of tasks that ``--data FILE`` holds where ``--tasks`` does not say it. Arguments are checked
-    against the annotations before the function is called (``core/arguments.py``). Raises ConfigError and UnknownName,
-    one line each.
+    Args:
+        defaults: settings with another default.
+        without: settings that the method does not have.
+        reads: the kind of tasks in the file of ``--data``, unless ``--tasks`` names another kind.
+
+    Arguments are checked against the annotations before the function is called (``core/arguments.py``). Raises
+    ConfigError and UnknownName, one line each.
     """
 
     def decorate(function: Build) -> RecipeFunction:
@@ -333,8 +345,7 @@ def recipe(
 
 
 def settings_taken(where: str, without: Collection[str], defaults: Mapping[str, Any]) -> dict[str, Argument]:
-    """The settings that a recipe takes, each with the recipe's default where it has one. Raises UnknownName and
-    ConfigError."""
+    """The settings of ``RunConfig`` that a recipe has, with its own defaults. Raises UnknownName and ConfigError."""
     hints = hints_of(RunConfig)
     fields = {field.name: field for field in dataclasses.fields(RunConfig)}
     for name in (*without, *defaults):
@@ -350,8 +361,8 @@ def settings_taken(where: str, without: Collection[str], defaults: Mapping[str, 
 
 
 def own_arguments(where: str, build: Build) -> dict[str, Argument]:
-    """The parameters of a recipe function behind the first one, which takes the settings. Raises ConfigError for a
-    function that has no such parameter, or one with the name of a setting."""
+    """The parameters of a recipe function after the first one, which gets the settings. Raises ConfigError for a
+    function without a first parameter, and for a parameter with the name of a setting."""
     parameters = list(inspect.signature(build).parameters.values())
     if not parameters or parameters[0].default is not inspect.Parameter.empty or parameters[0].kind in KEYWORD_KINDS:
         raise ConfigError(
@@ -359,13 +370,13 @@ def own_arguments(where: str, build: Build) -> dict[str, Argument]:
             f"`def {build.__name__}(run: RunConfig, …)`",
             code="E_RECIPE_SIGNATURE",
         )
-    run = parameters[0].name
+    config_name = parameters[0].name
     hints = hints_of(build)
     own: dict[str, Argument] = {}
     for parameter in parameters[1:]:
         if parameter.name in RUN_CONFIG_NAMES:
             raise ConfigError(
-                f"{where}: parameter {parameter.name!r} is a setting of every run; use {run}.{parameter.name}, "
+                f"{where}: parameter {parameter.name!r} is a setting of every run; use {config_name}.{parameter.name}, "
                 f"with @recipe({parameter.name}=…) for another default",
                 code="E_PARAMETER_IS_SETTING",
             )
@@ -386,8 +397,8 @@ def target_of(build: Build) -> str:
 
 
 def describe_argument(name: str, value: Any) -> Any:
-    """An argument as JSON: plain values as they are; a task source by its description and, where it is none of
-    cotrain's, by the class that makes it again; a function or a dataclass by the file that holds it."""
+    """An argument as JSON. Plain values stay as they are. A task source becomes its description, with its class if it
+    is not one of cotrain's; a function or a dataclass becomes the name of its file."""
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, tuple | list):

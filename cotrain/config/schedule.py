@@ -1,7 +1,8 @@
-"""The schedule: which protocol runs at a step and which objectives learn from it, as a pure function of the step.
+"""The schedule: which protocol is played at a step and which objectives are trained, as a pure function of the step.
 
-Resuming needs nothing but the step. Decays do not run on the global step but on each policy's own update count, which
-the schedule can also foretell (``planned_batches``), because Tango's α is defined over the generator's updates alone.
+So resuming needs nothing but the number of the step. Decays run on each policy's own number of updates and not on the
+global step, because Tango's α is defined over the generator's updates alone. ``planned_batches`` computes that number
+in advance.
 """
 
 from __future__ import annotations
@@ -17,21 +18,23 @@ from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.seeding import permuted_index, seed_of
 from cotrain.core.types import RolloutFn, Task, TaskSource
 
-LEADING = "generator"  # the stream of tasks of the phases that train the leading objective
+LEADING = "generator"  # name of the stream of tasks from which phases of the leading objective draw
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """One kind of step: what is played, how wide, and who learns from it."""
+    """One kind of step: the protocol that is played, on how many problems, and which objectives are trained."""
 
     name: str
     protocol: RolloutFn  # protocol, with its options bound, as in ``partial(solve_then_verify, reviews=8)``
-    objectives: tuple[str, ...]  # names of the objectives that are due
-    tasks: int | None = None  # problems drawn, None for the recipe's ``tasks_per_step``
+    objectives: tuple[str, ...]  # names of the objectives that are trained
+    tasks: int | None = None  # problems, None for the recipe's ``tasks_per_step``
     group_size: int | None = None  # episodes on each problem, None for the recipe's ``group_size``
-    stores: tuple[str, ...] = ()  # stores of the recipe that the protocol is passed, by these names
+    stores: tuple[str, ...] = ()  # names of the recipe's stores that are passed to the protocol
     unlabelled: float = 0.0  # share of its problems that are drawn from those without labels (``--labelled``)
-    in_turn: tuple[str, ...] = ()  # the same objectives, if each is to learn before the next one looks at the traces
+    # The same objectives in the order in which they are trained, if each is to be trained before the rewards and
+    # log-probabilities of the next one are computed; (): all at once.
+    in_turn: tuple[str, ...] = ()
 
     @property
     def options(self) -> Mapping[str, Any]:
@@ -41,17 +44,17 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """First the phases of ``warmup``, each for its number of steps, then ``cycle`` over and over."""
+    """The phases of ``warmup``, each for its number of steps, then the phases of ``cycle`` over and over."""
 
     phases: tuple[Phase, ...]
     cycle: tuple[str, ...]  # names of phases, in turn
     warmup: tuple[tuple[str, int], ...] = ()  # (name of a phase, steps)
 
     def __post_init__(self) -> None:
-        names = [p.name for p in self.phases]
+        names = [phase.name for phase in self.phases]
         if len(set(names)) != len(names):
             raise ConfigError(f"two phases have one name: {names}", code="E_PHASE_TWICE")
-        idle = [p.name for p in self.phases if not p.objectives]
+        idle = [phase.name for phase in self.phases if not phase.objectives]
         if idle:
             raise ConfigError(
                 f"phase {idle[0]!r} trains nobody; give it an objective or leave it out", code="E_PHASE_TRAINS_NOBODY"
@@ -70,11 +73,12 @@ class Schedule:
                 )
         if not self.cycle:
             raise ConfigError("schedule: the cycle is empty; name at least one phase", code="E_SCHEDULE_EMPTY")
-        for name in (*self.cycle, *(n for n, _ in self.warmup)):
+        for name in (*self.cycle, *(phase_name for phase_name, _ in self.warmup)):
             if name not in names:
                 raise ConfigError(f"schedule names phase {name!r}, but there are only {names}", code="E_NO_SUCH_PHASE")
 
     def _name_at(self, step: int) -> str:
+        """The name of the phase of a step, counted from 0."""
         for name, length in self.warmup:
             if step < length:
                 return name
@@ -84,34 +88,34 @@ class Schedule:
     def phase_at(self, step: int) -> Phase:
         """The phase of a step, counted from 0."""
         name = self._name_at(step)
-        return next(p for p in self.phases if p.name == name)
+        return next(phase for phase in self.phases if phase.name == name)
 
     def task_stream(self, step: int, leading: str) -> tuple[str, int]:
-        """The stream that a step draws its tasks from, and how many earlier steps drew from it. Every phase in which
-        the recipe's leading objective learns draws from ``LEADING``, so that the n-th such step of two recipes with one
-        seed sees the same problems, however they name their objectives and whatever else their schedules do in
-        between."""
+        """The stream from which a step draws its tasks, and the number of earlier steps that drew from it.
+
+        All phases that train the recipe's leading objective draw from ``LEADING``. So the n-th such step of two recipes
+        with one seed has the same problems, whatever their objectives are called and whatever other steps are between.
+        """
         stream_of_phase = {}
         for phase in self.phases:
             stream_of_phase[phase.name] = LEADING if leading in phase.objectives else phase.objectives[0]
-        streams = [stream_of_phase[self._name_at(s)] for s in range(step + 1)]
-        stream = streams[-1]
-        return stream, streams[:-1].count(stream)
+        *earlier_streams, stream = [stream_of_phase[self._name_at(s)] for s in range(step + 1)]
+        return stream, earlier_streams.count(stream)
 
     def due_for_new_optimizer(self, step: int, policies: Mapping[str, str]) -> list[str]:
-        """Policies that go over to other objectives at this step, as after a warm-up by cross-entropy.
+        """Policies whose objectives all change at this step, such as after a warm-up by cross-entropy. They get a new
+        optimiser: Adam's moments of large gradients would make the first hundred steps on small ones too short.
 
-        None of the objectives that train such a policy in the stage that begins here (a phase of the warm-up, or the
-        cycle) trained it in the stage before. It gets a new optimiser: Adam's moments of large gradients would make the
-        first hundred steps on small ones too short.
+        Stages are the phases of the warm-up, and the cycle. A policy is returned if a stage begins at this step and
+        none of the objectives that train it there trained it in the last stage in which it was trained.
 
         Args:
             policies: the policy that each objective trains, by the objective's name.
         """
         objectives_of_phase = {phase.name: set(phase.objectives) for phase in self.phases}
         stages = [(length, objectives_of_phase[name]) for name, length in self.warmup]
-        in_cycle = set().union(*(objectives_of_phase[name] for name in self.cycle))
-        stages.append((1, in_cycle))
+        objectives_of_cycle = set().union(*(objectives_of_phase[name] for name in self.cycle))
+        stages.append((1, objectives_of_cycle))
 
         stage_start = 0
         trained_last: dict[str, set[str]] = {}  # policy → the objectives that trained it last
@@ -134,19 +138,18 @@ class Schedule:
         return []
 
     def planned_batches(self, objectives: Collection[str], steps: int) -> int:
-        """The number of batches in the first ``steps`` steps from which a policy learns that these objectives train:
-        one for a step in which any of them is due, or one for each that learns in turn."""
-        own = set(objectives)
+        """The number of batches in the first ``steps`` steps for a policy that these objectives train: one for each
+        step that trains any of them, or, in phases with ``in_turn``, one for each of them."""
         batches_of_phase = {}
         for phase in self.phases:
-            in_turn = own.intersection(phase.in_turn)
-            is_due = not own.isdisjoint(phase.objectives)
-            batches_of_phase[phase.name] = len(in_turn) or int(is_due)
+            n_in_turn = len(set(objectives).intersection(phase.in_turn))
+            is_trained = not set(objectives).isdisjoint(phase.objectives)
+            batches_of_phase[phase.name] = n_in_turn or int(is_trained)
         return sum(batches_of_phase[self._name_at(step)] for step in range(steps))
 
 
 def rebind_options(protocol: RolloutFn, options: Mapping[str, Any]) -> RolloutFn:
-    """The protocol with these options bound, and no others."""
+    """The protocol with these options bound instead of earlier ones."""
     return partial(bound_function(protocol), **options)
 
 
@@ -159,8 +162,8 @@ def constant_schedule(
     stores: tuple[str, ...] = (),
     **misplaced: Any,
 ) -> Schedule:
-    """The same phase at every step; its settings as in ``Phase``. Options of the protocol are ``misplaced`` here, and
-    refused: they are bound to it."""
+    """The same phase at every step; see ``Phase`` for its settings. ``misplaced`` catches options of the protocol,
+    which are to be bound with ``partial``: they raise ConfigError."""
     if misplaced:
         _raise_misplaced(protocol, next(iter(misplaced)))
     options = {"group_size": group_size, "unlabelled": unlabelled, "stores": stores}
@@ -186,22 +189,21 @@ def _raise_misplaced(protocol: RolloutFn, keyword: str) -> NoReturn:
 
 def alternate(*phases: Phase, ratio: tuple[int, ...], warmup: Mapping[str, int] | None = None) -> Schedule:
     """Each phase for its number of steps in ``ratio``, in turn; before that, warm-up phases by name."""
-    if len(ratio) != len(phases) or any(r < 0 for r in ratio) or not any(ratio):
+    if len(ratio) != len(phases) or any(steps < 0 for steps in ratio) or not any(ratio):
         raise ConfigError(
             f"schedule: ratio {ratio} needs one whole number >= 0 for each of {len(phases)} phases, not all 0",
             code="E_SCHEDULE_RATIO",
         )
-    early = [(name, length) for name, length in (warmup or {}).items() if length < 0]
-    if early:
-        raise ConfigError(
-            f"schedule: warmup of phase {early[0][0]!r} is {early[0][1]}, expected at least 0 steps",
-            code="E_WARMUP_RANGE",
-        )
+    for name, length in (warmup or {}).items():
+        if length < 0:
+            raise ConfigError(
+                f"schedule: warmup of phase {name!r} is {length}, expected at least 0 steps", code="E_WARMUP_RANGE"
+            )
     cycle: list[str] = []
     for phase, steps in zip(phases, ratio, strict=True):
         cycle += [phase.name] * steps
-    lengths = tuple((name, length) for name, length in (warmup or {}).items() if length > 0)
-    return Schedule(phases=phases, cycle=tuple(cycle), warmup=lengths)
+    warmup_phases = tuple((name, length) for name, length in (warmup or {}).items() if length > 0)
+    return Schedule(phases=phases, cycle=tuple(cycle), warmup=warmup_phases)
 
 
 # -- The problem that a training step draws is a function of seed, stream and position, so that a run keeps no list.
@@ -210,11 +212,11 @@ def alternate(*phases: Phase, ratio: tuple[int, ...], warmup: Mapping[str, int] 
 def train_task(
     source: TaskSource, seed: int, stream: str, position: int, split: str = "train", share: float = 1.0
 ) -> Task:
-    """The ``position``-th training problem of a stream. An endless source is drawn from by hash; a finite one, or the
-    first ``share`` of it, is gone through in a new order each epoch, by a Feistel walk that needs no list."""
+    """The ``position``-th training problem of a stream. An endless source is sampled by hash. A finite one, or its
+    first ``share``, is shuffled anew for each epoch, by a Feistel permutation that needs no list."""
     size = source.size(split)
     if size is None:
         return source.get(split, seed_of("draw", seed, stream, position) % 2**40)
     size = math.ceil(share * size)
-    epoch, place = divmod(position, size)
-    return source.get(split, permuted_index(place, size, seed_of("epoch", seed, stream, epoch)))
+    epoch, index = divmod(position, size)
+    return source.get(split, permuted_index(index, size, seed_of("epoch", seed, stream, epoch)))

@@ -1,4 +1,4 @@
-"""Roles that somebody else's program or environment has speak: which policy plays which, and what each learns."""
+"""Roles that an external program or environment calls: which policy plays each of them, and what the policies learn."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from cotrain.config.policy_base import Policy
 from cotrain.config.recipe import Objective
 from cotrain.config.run_config import RunConfig
 
-SHARED = "generator"  # the one policy of all roles that learn, where they share it
-OTHERS = "others"  # the frozen policy of all roles that do not learn
+SHARED = "generator"  # policy of all learning roles, if they share one
+OTHERS = "others"  # frozen policy of all roles that do not learn
 
 
 def cast_roles(
     run: RunConfig, roles: Iterable[str], learners: Sequence[str], *, shared: bool
 ) -> tuple[dict[str, Policy], dict[str, str]]:
-    """The policies by name, and each role's policy: one of its own, the shared one, or the frozen one of all roles that
-    do not learn."""
+    """The policies by name, and the policy of each role: its own one, the one that all ``learners`` share (if
+    ``shared``), or the frozen one of roles that do not learn."""
     policies: dict[str, Policy] = dict(run.reference_policies())
     policy_of_role: dict[str, str] = {}
     for role in roles:
@@ -33,7 +33,7 @@ def cast_roles(
 
 
 def team_objectives(learners: Sequence[str], algorithm: Algorithm, *, shared: bool) -> dict[str, Objective]:
-    """An objective for each role that learns, or one for all of them where they share a policy."""
+    """An objective for each role that learns, or one for all of them if they share a policy."""
     if not shared:
         return {role: Objective(policy=role, role=role, algorithm=algorithm) for role in learners}
     first, *others = learners

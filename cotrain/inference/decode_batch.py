@@ -40,6 +40,7 @@ _MASK = 2**64 - 1
 GAMMA = 0x9E3779B97F4A7C15  # the increment of SplitMix64
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
+_AT_ONCE = 2**19  # logits that a CPU draws from at once: what is made of them stays in its caches
 _LEAST = -1e9  # a log-probability below which is none
 _LARGE = 8192  # least columns of a vocabulary that is searched in blocks
 _BLOCK = 512  # columns of a block
@@ -87,6 +88,27 @@ def draw_tokens(
     by the temperature, cut and renormalised), and its entropy [B] float32 in nats; of greedy tokens those of the plain
     softmax. Rows with a logit that is not a number give a log-probability that is not a number.
     """
+    rows, vocabulary = logits.shape
+    rows_at_once = max(1, _AT_ONCE // vocabulary)
+    if logits.device.type != "cpu" or rows <= rows_at_once:
+        return _draw_at_once(logits, uniform, temperature, top_p, some_greedy=some_greedy, some_cut=some_cut)
+    parts = []
+    for part in zip(*(x.split(rows_at_once) for x in (logits, uniform, temperature, top_p)), strict=True):
+        parts.append(_draw_at_once(*part, some_greedy=some_greedy, some_cut=some_cut))
+    tokens, logprobs, entropies = zip(*parts, strict=True)
+    return torch.cat(tokens), torch.cat(logprobs), torch.cat(entropies)
+
+
+def _draw_at_once(
+    logits: Tensor,
+    uniform: Tensor,
+    temperature: Tensor,
+    top_p: Tensor,
+    *,
+    some_greedy: bool | None,
+    some_cut: bool | None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """``draw_tokens`` of all rows together."""
     device = logits.device
     wide = float64_device(logits.device)
     if wide != device:

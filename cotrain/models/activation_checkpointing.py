@@ -1,11 +1,12 @@
-"""Activation checkpointing (Chen et al. 2016, arXiv 1604.06174) in evaluation mode: a layer keeps its input, and is
-computed again when the backward pass comes to it. One more forward pass buys memory that no longer grows with what is
-inside layers.
+"""Activation checkpointing (Chen et al. 2016, arXiv 1604.06174) in evaluation mode.
 
-transformers has the same behind ``gradient_checkpointing_enable``, but in training mode only, where dropout would be
-on: the learner's log-probabilities would not be those of the sampler. So the layers' forward is wrapped here, for the
-length of a pass. What a layer reads from the configuration (which attention function) is the same when it is computed
-again.
+A layer keeps only its input and is computed again in the backward pass. This costs one more forward pass and saves the
+memory of all activations inside of layers.
+
+transformers has the same as ``gradient_checkpointing_enable``, but only in training mode, where dropout would be on and
+the learner's log-probabilities would not be those of the sampler. So the forward methods of layers are wrapped here for
+the time of a pass. A layer also reads the configuration (which attention function to use); it is set to the same value
+when the layer is computed again.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ def check_recompute(model: nn.Module) -> None:
 
 
 @contextmanager
-def recompute_layers(model: nn.Module, wanted: bool = True) -> Iterator[None]:
-    """Within the block, a forward pass with gradient keeps the inputs of layers only."""
-    layers = _recomputable_layers(model) if wanted and torch.is_grad_enabled() else []
+def recompute_layers(model: nn.Module, enabled: bool = True) -> Iterator[None]:
+    """Within the block, a forward pass with gradient keeps only the inputs of layers."""
+    layers = _recomputable_layers(model) if enabled and torch.is_grad_enabled() else []
     for layer in layers:
         layer.forward = partial(
             checkpoint,
@@ -57,7 +58,7 @@ def _recomputable_layers(model: nn.Module) -> list[nn.Module]:
 
 
 def _layer_configs(layer: nn.Module) -> list[PreTrainedConfig]:
-    """The configurations that a layer and its parts read, each once."""
+    """The configurations of a layer and its parts, each once."""
     configs = [getattr(module, "config", None) for module in layer.modules()]
     return list({id(config): config for config in configs if isinstance(config, PreTrainedConfig)}.values())
 
@@ -65,12 +66,13 @@ def _layer_configs(layer: nn.Module) -> list[PreTrainedConfig]:
 def _pass_contexts(
     configs: list[PreTrainedConfig],
 ) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """The contexts of the pass itself and of computing it again: as it is now."""
+    """The contexts of the forward pass, and of the second computation, which has the attention of now."""
     return nullcontext(), _attention_as(configs, [config._attn_implementation for config in configs])
 
 
 @contextmanager
 def _attention_as(configs: list[PreTrainedConfig], names: list[str]) -> Iterator[None]:
+    """Within the block, each configuration names this attention function."""
     before = [config._attn_implementation for config in configs]
     for config, name in zip(configs, names, strict=True):
         config._attn_implementation = name

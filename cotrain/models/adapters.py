@@ -1,15 +1,15 @@
 """Several policies on one base in memory: low-rank adapters (LoRA, Hu et al. 2021, arXiv 2106.09685) through PEFT.
 
-A linear layer x W computes x W + α/r · x A B for the adapter that is active, A ``[in, r]`` and B ``[r, out]``. B begins
-at zero, so a fresh adapter is the base bit for bit; A is drawn at an address of its own (seed, policy, parameter), so
-it depends neither on other policies nor on the order of loading. With no adapter active the module is the base itself,
-which serves frozen policies: the reference of a KL term costs no memory.
+A linear layer x W computes x W + α/r · x A B with the active adapter, A ``[in, r]`` and B ``[r, out]``. B starts at
+zero, so a new adapter computes what the base does, bit for bit. A is drawn from a seed of its own (run, policy,
+parameter), so it depends neither on other policies nor on the order of loading. Without an active adapter the module is
+the base itself, which serves frozen policies: the reference of a KL term costs no memory.
 
-All layers hold one and the same list of active adapters, so that ``activate`` is a change of that list and of
-``requires_grad``: PEFT's own ``set_adapter`` walks through all modules and costs as much as decoding a token does.
+All layers share one list object of active adapters, so ``activate`` changes only this list and ``requires_grad``.
+PEFT's own ``set_adapter`` visits all modules, which takes as long as decoding a token.
 
-Left out: dropout (tokens are sampled without it), adapters of embeddings and of experts that stand in one tensor, DoRA
-and other kinds with further weights, and several adapters in one forward pass.
+Left out: dropout (tokens are sampled without it), adapters of embeddings and of experts whose weights are one tensor,
+DoRA and other kinds with further weights, and several adapters in one forward pass.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from cotrain.models.names import base_of
 from cotrain.models.quantize import full_weight
 
 ALL_LINEAR = "all-linear"
-PROBED = 8  # tokens on which a merged model is compared
-FAR = 1e-3  # the share of the logits' spread that rounding may change
+PROBE_TOKENS = 8  # length of the input on which a merged model is compared
+MERGE_TOLERANCE = 1e-3  # most relative error of the logits that rounding explains
 SAVED_PREFIX = "base_model.model."  # prefix of every weight in a file of PEFT's
-PLAIN = {  # settings of PEFT under which an adapter is two matrices next to each layer, on an unchanged base
+PLAIN = {  # settings of PEFT that keep an adapter two matrices for each layer of an unchanged base
     "task_type", "peft_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode",
     "r", "lora_alpha", "use_rslora", "rank_pattern", "alpha_pattern", "lora_dropout", "fan_in_fan_out",
     "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "ensure_weight_tying",
@@ -62,34 +62,34 @@ class AdapterBase:
     """A frozen causal LM with the adapters of some policies. At most one of them is active; at first none is."""
 
     def __init__(self, name: str | os.PathLike[str], dtype: torch.dtype | str = torch.float32, **loading: Any) -> None:
-        """All as for ``load_model``, which see for errors. Adapters are float32 on a bfloat16 base."""
+        """Arguments and errors: see ``load_model``. Adapters are float32, also on a bfloat16 base."""
         self.name = os.fspath(name)
         self.loading = loading
         self.module, self.tokenizer = load_model(name, dtype, **loading)
         self.module.requires_grad_(False)
         self._peft: PeftModel | None = None  # wraps ``module``, from the first adapter on
-        self._active: list[str] = []  # adapters that take part in a forward pass; every layer holds this very list
-        self._weights: dict[str, dict[str, nn.Parameter]] = {}  # policy → name as saved → weight
+        self._active: list[str] = []  # adapters of the next forward pass; all layers share this list object
+        self._weights: dict[str, dict[str, nn.Parameter]] = {}  # policy → {name in PEFT's file: weight}
 
     @property
     def policies(self) -> tuple[str, ...]:
-        """Those that have an adapter here."""
+        """The policies that have an adapter on this base."""
         return tuple(self._weights)
 
     @torch.no_grad()
     def add(self, policy: str, *, rank: int, alpha: int, targets: str | Sequence[str], seed: int) -> None:
-        """A new adapter that changes nothing yet.
+        """Add a new adapter, which changes nothing yet.
 
         Args:
-            rank, alpha: see the module; ``alpha / rank`` scales what the adapter adds.
+            rank, alpha: r and α above.
             targets: "all-linear" (all linear layers but the output layer), or names of layers such as "q_proj".
-            seed: of the run; A is drawn as PEFT does, uniform in ±1/√in.
+            seed: that of the run. A is drawn as PEFT does, uniform in ±1/√in.
 
         Raises ModelError for targets that the model does not have.
         """
         names = [targets] if isinstance(targets, str) else list(targets)
-        chosen = ALL_LINEAR if names == [ALL_LINEAR] else names
-        config = LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=alpha, target_modules=chosen)
+        target_modules = ALL_LINEAR if names == [ALL_LINEAR] else names
+        config = LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=alpha, target_modules=target_modules)
         weights = self._insert_adapter(policy, config, f"adapter of policy {policy!r} on {self.name!r}")
         for name, weight in weights.items():
             if ".lora_A." in name:
@@ -103,7 +103,7 @@ class AdapterBase:
 
     @torch.no_grad()
     def load(self, policy: str, path: str | os.PathLike[str]) -> None:
-        """The adapter in a directory that ``save`` or PEFT wrote, with the rank, α and targets that it has.
+        """Add the adapter in a directory that ``save`` or PEFT wrote, with the rank, α and targets that it has.
 
         Raises ModelError when it is missing, broken, of another kind, or made for another base.
         """
@@ -154,31 +154,33 @@ class AdapterBase:
         self._weights[policy] = weights
 
     def activate(self, policy: str | None) -> None:
-        """From now on ``module`` computes with this policy's adapter, or as the plain base for None.
+        """Make ``module`` compute with this policy's adapter, or as the plain base for None.
 
-        Weights of the active adapter require gradients, no others do. Call it before every forward pass, and nothing
-        between a forward pass and its backward pass: autograd drops gradients of weights that do not require them by
-        then. Raises UnknownName, the active adapter unchanged, for a policy without an adapter here.
+        Only weights of the active adapter require gradients. Call this before every forward pass, and never between a
+        forward pass and its backward pass: autograd drops the gradients of weights that do not require them then.
+        Raises UnknownName, with the active adapter unchanged, for a policy without an adapter here.
         """
         if policy is not None and policy not in self._weights:
             raise UnknownName(f"adapter on the base {self.name!r}", policy, self._weights)
-        wanted = [] if policy is None else [_adapter_name(policy)]
-        if wanted == self._active:
+        new_active = [] if policy is None else [_adapter_name(policy)]
+        if new_active == self._active:
             return
         for name, weights in self._weights.items():
-            if _adapter_name(name) in (*wanted, *self._active):
+            if _adapter_name(name) in (*new_active, *self._active):
                 for weight in weights.values():
                     weight.requires_grad = name == policy
-        self._active[:] = wanted
+        self._active[:] = new_active  # in place, as all layers share the list
 
     def reread_weights(self) -> None:
-        """Take the weights anew from the module, whose parameters others have been put in the place of
-        (``learner/fsdp.py``)."""
-        present = dict(self.module.named_parameters())
+        """Look up the weights of all adapters again, after ``learner/fsdp.py`` replaced the module's parameters."""
+        parameters = dict(self.module.named_parameters())
         for policy, weights in self._weights.items():
-            mark = f".{_adapter_name(policy)}."
-            own = {SAVED_PREFIX + name.replace(mark, "."): p for name, p in present.items() if mark in name}
-            self._weights[policy] = {name: own[name] for name in weights}
+            infix = f".{_adapter_name(policy)}."
+            by_saved_name = {}
+            for name, parameter in parameters.items():
+                if infix in name:
+                    by_saved_name[SAVED_PREFIX + name.replace(infix, ".")] = parameter
+            self._weights[policy] = {name: by_saved_name[name] for name in weights}
 
     def save(self, policy: str, path: str | os.PathLike[str]) -> None:
         """Write an adapter as PEFT does: ``PeftModel.from_pretrained(base, path)`` reads it. Raises UnknownName."""
@@ -194,8 +196,8 @@ class AdapterBase:
         save_file(weights, directory / SAFETENSORS_WEIGHTS_NAME, metadata={"format": "pt"})
 
     def _insert_adapter(self, policy: str, config: LoraConfig, where: str) -> dict[str, nn.Parameter]:
-        """Put an adapter into the module and return its weights; none is active then. If this raises, the base is of no
-        use any more."""
+        """Insert an adapter into the module and return its weights by their names in PEFT's file. Afterwards no adapter
+        is active. If this raises, the base cannot be used any more."""
         if policy in self._weights:
             raise ModelError(
                 f"{where}: the base {self.name!r} has an adapter of this policy already", code="E_ADAPTER_TWICE"
@@ -205,8 +207,7 @@ class AdapterBase:
         config.base_model_name_or_path = None  # else PEFT compares it with a path of ours
         try:
             with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # how PEFT goes about it is not the user's business; what came of it is
-                # looked at below
+                warnings.simplefilter("ignore")  # the checks below replace PEFT's warnings
                 if self._peft is None:
                     self._peft = get_peft_model(self.module, config, adapter_name=key)
                 else:
@@ -233,7 +234,8 @@ class AdapterBase:
         return {SAVED_PREFIX + name.replace(f".{key}.", "."): p for name, p in own.items()}
 
     def _check_untied(self, key: str, where: str) -> None:
-        """An adapter of a layer whose weights are another layer's too would change both where it is merged."""
+        """Raise ModelError for an adapter of a layer that shares its weights with another one: merging it would change
+        both."""
         holders: dict[int, list[str]] = {}
         for name, module in self.module.named_modules():
             for weight in module.parameters(recurse=False):
@@ -254,21 +256,20 @@ class AdapterBase:
 
 @torch.no_grad()
 def merge_into_base(base: AdapterBase, policy: str) -> PreTrainedModel:
-    """A model of its own: the base with one policy's adapter added to its weights. Raises UnknownName, and ModelError
-    where it does not compute what base and adapter do."""
+    """A copy of the base with one policy's adapter merged into its weights. Raises UnknownName, and ModelError if the
+    merged model does not compute what base and adapter do."""
     with tempfile.TemporaryDirectory() as folder:
         base.save(policy, folder)
         plain = load_model(base.name, **{**base.loading, "load_in_4bit": False})[0]
         adapted: Any = PeftModel.from_pretrained(plain, folder).eval()
 
     vocabulary = adapted.config.get_text_config().vocab_size
-    ids = torch.tensor([[(7 * i + 1) % vocabulary for i in range(PROBED)]])
+    ids = torch.tensor([[(7 * i + 1) % vocabulary for i in range(PROBE_TOKENS)]])
     expected = adapted(input_ids=ids, use_cache=False).logits
     merged: PreTrainedModel = adapted.merge_and_unload()
-    distance = (merged(input_ids=ids, use_cache=False).logits - expected).norm() / (
-        expected - expected.mean(-1, True)
-    ).norm()
-    if not distance <= FAR:
+    error = merged(input_ids=ids, use_cache=False).logits - expected
+    distance = error.norm() / (expected - expected.mean(-1, True)).norm()
+    if not distance <= MERGE_TOLERANCE:
         raise ModelError(
             f"policy {policy!r}: merged into {base.name!r} it is another model (its logits are off by "
             f"{float(distance):.2g} of their spread); export it without --merged",
@@ -280,9 +281,14 @@ def merge_into_base(base: AdapterBase, policy: str) -> PreTrainedModel:
 def merged_pairs(
     base: AdapterBase, policy: str, weights: Mapping[str, torch.Tensor]
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]] | None:
-    """(merged with the adapter that ``policy`` has here, merged with ``weights`` in its place) of every layer that the
-    adapter reaches, one at a time; the adapter is ``weights`` afterwards. ``weights``: by name in the module. None
-    where they are not those of such an adapter."""
+    """The merged weight of every layer with an adapter, before and after the adapter's weights are replaced, one layer
+    at a time.
+
+    Args:
+        weights: new weights of the adapter, by name in the module. They are in it afterwards.
+
+    Returns None if ``weights`` do not have the names and shapes of this policy's adapter.
+    """
     key = _adapter_name(policy)
     own = {name: p for name, p in base.module.named_parameters() if key in name.split(".")}
     if own.keys() != weights.keys() or any(own[name].shape != weights[name].shape for name in own):
@@ -293,12 +299,12 @@ def merged_pairs(
             if isinstance(module, LoraLayer) and key in module.lora_A:
                 layer: Any = module
                 with torch.no_grad():
-                    plain = full_weight(layer.get_base_layer())
-                    before = plain + layer.get_delta_weight(key).float()
+                    base_weight = full_weight(layer.get_base_layer())
+                    before = base_weight + layer.get_delta_weight(key).float()
                     for part in ("lora_A", "lora_B"):
-                        place = f"{name}.{part}.{key}.weight"
-                        own[place].copy_(weights[place])
-                    after = plain + layer.get_delta_weight(key).float()
+                        weight_name = f"{name}.{part}.{key}.weight"
+                        own[weight_name].copy_(weights[weight_name])
+                    after = base_weight + layer.get_delta_weight(key).float()
                 yield before, after
 
     return pairs()
@@ -310,14 +316,14 @@ def _adapter_name(policy: str) -> str:
 
 
 def _may_be_one(saved: str, wanted: str) -> bool:
-    """May two names be one base? Two names of the Hub or of ours: if equal. Two directories here: if their weights
-    are."""
+    """Whether two names may mean the same base. Names of the Hub, or of shipped models: if they are equal. Two
+    directories: if their weights are equal. A name and a directory: it is possible."""
     if saved == wanted or saved == hub_parts(wanted)[0]:
         return True
     try:
         one, other = resolve_model(saved), resolve_model(wanted)
         if isinstance(one, Path) and isinstance(other, Path):
             return bool(describe_model(one)["sha256"] == describe_model(other)["sha256"])
-    except ModelError:  # a directory that is not on this machine: shapes have to decide
+    except ModelError:  # a directory that is not on this machine: possible, and shapes are checked later
         return True
     return isinstance(one, Path) or isinstance(other, Path)

@@ -1,12 +1,12 @@
-"""Attention for packed rows on a CPU: each document on its own, instead of one square with a block mask.
+"""Attention for packed rows on a CPU: document by document, instead of one square with a block mask.
 
-A row of L tokens that holds documents of lengths n_1 + n_2 + … = L costs L² score pairs under a mask, most of them
-thrown away; document by document and causally it costs Σ n_i²/2. For documents of 200 tokens in rows of 512 that is a
-quarter of the work, and attention is most of the time that a small model takes on a CPU.
+A row of L tokens with documents of lengths n_1 + n_2 + … = L costs L² score pairs under a mask, most of which are
+masked; document by document and causally it costs Σ n_i²/2. For documents of 200 tokens in rows of 512 that is a
+quarter of the work, and attention takes most of the time of a small model on a CPU.
 
-Registered with transformers under its own name and chosen per model with ``isolate_documents``; the caller passes the
-lengths. Sliding windows are those that a layer tells. Left out: soft caps, sinks and key-value caches. ``can_isolate``
-says for which models that is no loss.
+The function is registered with transformers under the name "documents" and selected with ``isolate_documents``; the
+caller passes the lengths of documents. Sliding windows are used if a layer passes one. Left out: soft caps, sinks and
+key-value caches. ``can_isolate`` says for which models the function is exact.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cotrain.models.load import ATTENTION
 from cotrain.models.shared_prefix import is_plain
 
 IMPLEMENTATION = "documents"
-LONGEST = 1024  # tokens of a document whose scores may be kept
+LONGEST = 1024  # most tokens of a document whose T² scores are kept for the backward pass
 
 
 def can_isolate(model: nn.Module) -> bool:
@@ -36,16 +36,16 @@ def can_isolate(model: nn.Module) -> bool:
 
 
 def takes_mask(model: nn.Module) -> bool:
-    """Does a block mask isolate documents for this model? Windows of most types, recurrent layers and biases would not
-    heed it, and attention that adds its mask would take True for a number."""
+    """Whether a block mask isolates documents for this model. Most kinds of windows, recurrent layers and biases ignore
+    a mask, and attention that adds its mask to scores would read True as 1."""
     return isinstance(model, PreTrainedModel) and is_plain(model) and model.config._attn_implementation == ATTENTION
 
 
 @contextmanager
 def isolate_documents(model: nn.Module) -> Iterator[None]:
-    """Within the block, ``model`` wants ``document_lengths`` with every call, and no mask.
+    """Within the block, ``model`` must be called with ``document_lengths`` and without a mask.
 
-    The lengths are those of all documents and paddings of all rows, in order; they sum to B·L.
+    The lengths are those of all documents and paddings of all rows, in order; their sum is B·L.
     """
     assert isinstance(model, PreTrainedModel)
     before = model.config._attn_implementation
@@ -67,20 +67,30 @@ def document_attention(
     *,
     document_lengths: Sequence[int],
     sliding_window: int | None = None,
-    **kwargs: Any,  # what transformers hands to every attention function and this one has no use for
+    **kwargs: Any,  # other arguments that transformers passes to every attention function
 ) -> tuple[torch.Tensor, None]:
-    """Causal attention within each document: query ``[B, H, L, D]``, key and value ``[B, K, L, D]`` → ``[B, L, H,
-    D]``."""
+    """Causal attention within each document.
+
+    Query ``[B, H, L, D]``, key and value ``[B, K, L, D]`` with H a multiple of K → ``[B, L, H, D]``.
+    """
     rows, heads, length, size = query.shape
     scale = size**-0.5 if scaling is None else scaling
-    kind = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
-    flat = [t.to(kind).transpose(0, 1).reshape(t.shape[1], rows * length, size) for t in (query * scale, key, value)]
-    pieces = zip(*(t.split(list(document_lengths), dim=1) for t in flat), strict=True)
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
+
+    # All rows one after the other, then cut into documents: q [H, n_i, D], k and v [K, n_i, D].
+    def split_documents(states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        in_one_row = states.to(dtype).transpose(0, 1).reshape(states.shape[1], rows * length, size)
+        return in_one_row.split(list(document_lengths), dim=1)
+
+    documents = zip(split_documents(query * scale), split_documents(key), split_documents(value), strict=True)
+
+    # −∞ for later tokens and for tokens before the window; each document uses its upper left corner.
     longest = max(document_lengths)
-    hidden = torch.full((longest, longest), -math.inf, dtype=kind).triu(1)
+    bias = torch.full((longest, longest), -math.inf, dtype=dtype).triu(1)
     if sliding_window is not None and longest > sliding_window:
-        hidden += torch.full((longest, longest), -math.inf, dtype=kind).tril(-sliding_window)
-    outputs = [_attend_document(q, k, v, hidden, dropout, sliding_window) for q, k, v in pieces]
+        bias += torch.full((longest, longest), -math.inf, dtype=dtype).tril(-sliding_window)
+
+    outputs = [_attend_document(q, k, v, bias, dropout, sliding_window) for q, k, v in documents]
     return torch.cat(outputs, dim=1).view(heads, rows, length, size).permute(1, 2, 0, 3), None
 
 
@@ -88,33 +98,31 @@ def _attend_document(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
-    hidden: torch.Tensor,
+    bias: torch.Tensor,
     dropout: float,
     window: int | None,
 ) -> torch.Tensor:
-    """Causal attention of one document, query scaled: ``[H, T, D]`` and ``[K, T, D]`` twice → ``[H, T, D]``.
-    ``hidden``, added to scores: what comes later, and what lies before the ``window``.
+    """Causal attention of one document: scaled query ``[H, T, D]``, key and value ``[K, T, D]`` → ``[H, T, D]``.
+    ``bias`` [≥ T, ≥ T] is added to scores: −∞ for later tokens and for those before the ``window``.
 
-    In bfloat16 three matrix products beat the fused kernel of torch 2.13 two to four times on processors that have the
-    instructions; up to a length where the T² scores, which they keep for the backward pass, are worth the memory.
-    """
+    In bfloat16 plain matrix products are two to four times as fast as the fused kernel of torch 2.13, on processors
+    with bfloat16 instructions. They keep T² scores for the backward pass, so longer documents use the fused kernel."""
     heads, length, size = query.shape
     if query.dtype != torch.bfloat16 or length > LONGEST:
-        shared = heads != key.shape[0]
-        mask = hidden[:length, :length] if window is not None and length > window else None
+        mask = bias[:length, :length] if window is not None and length > window else None
         return F.scaled_dot_product_attention(
             *(query[None], key[None], value[None], mask, dropout),
             is_causal=mask is None,
             scale=1.0,
-            enable_gqa=shared,
+            enable_gqa=heads != key.shape[0],
         )[0]
 
-    groups = key.shape[0]
-    scores = torch.bmm(query.reshape(groups, -1, size), key.transpose(1, 2)).view(heads, length, length)
-    weights = scores.add_(hidden[:length, :length]).softmax(-1)
+    key_heads = key.shape[0]
+    scores = torch.bmm(query.reshape(key_heads, -1, size), key.transpose(1, 2)).view(heads, length, length)
+    weights = scores.add_(bias[:length, :length]).softmax(-1)
     if dropout:
         weights = F.dropout(weights, dropout)
-    return torch.bmm(weights.view(groups, -1, length), value).view(heads, length, size)
+    return torch.bmm(weights.view(key_heads, -1, length), value).view(heads, length, size)
 
 
 AttentionInterface.register(IMPLEMENTATION, document_attention)

@@ -1,8 +1,9 @@
-"""Ends of sequence that stand next to a model: in generation_config.json, or in config.json alone.
+"""End-of-sequence tokens that the authors of a model wrote into its files.
 
-``generate`` of transformers and vLLM stop at both. What transformers makes up says nothing: a configuration without
-ends has those of its class, and is saved with them. So an end of config.json is heeded where its authors have written
-it: there is no generation_config.json, or it differs from what the class would have.
+They are in generation_config.json, or in config.json alone; ``generate`` of transformers and vLLM stop at both.
+transformers also makes up ends: a configuration without any gets those of its class, and is saved with them. So an end
+in config.json counts only if its authors wrote it: if there is no generation_config.json, or if it differs from the
+end of the class.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ END = "eos_token_id"
 
 
 def written_ends(directory: Path) -> GenerationConfig | None:
-    """Return what a model's authors wrote of its ends, as a generation configuration of nothing else; None for nothing.
-    Raises ModelError for files that are no JSON objects."""
+    """The end-of-sequence tokens that a model's authors wrote, in a generation configuration without other settings;
+    None if they wrote none. Raises ModelError for files that are no JSON objects."""
     generation = _object_in(directory / "generation_config.json")
     made_up = bool(generation.get("_from_model_config"))
     if not made_up and generation.get(END) is not None:
@@ -34,7 +35,7 @@ def written_ends(directory: Path) -> GenerationConfig | None:
 
 
 def _ends(value: Any) -> GenerationConfig:
-    """The value as it is: whoever reads it says what is wrong with it."""
+    """A generation configuration with this value, unchecked: the renderer checks it."""
     settings = GenerationConfig()
     settings.eos_token_id = value
     return settings
@@ -45,7 +46,7 @@ def _object_in(file: Path) -> dict[str, Any]:
 
 
 def _ends_of_config(config: dict[str, Any]) -> Any:
-    """Those of the whole model, or of its part that reads text."""
+    """The ends in a configuration, or in the one of its text model."""
     if config.get(END) is not None:
         return config[END]
     text = config.get("text_config")
@@ -53,7 +54,7 @@ def _ends_of_config(config: dict[str, Any]) -> Any:
 
 
 def _ends_of_class(config: dict[str, Any]) -> Any:
-    """The defaults of a configuration of this kind."""
+    """The ends that transformers makes up for a configuration of this kind."""
     kind = config.get("model_type")
     if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
         return None

@@ -1,9 +1,9 @@
-"""Checks of a model directory's files before a library opens any of them, and the shapes of weights from the headers of
-its safetensors.
+"""Checks the files of a model directory before a library opens them, and reads the shapes of weights from the headers
+of safetensors files.
 
-A directory from elsewhere may hold a file that never ends, a number of layers that takes hours to build, or JSON that
-is something else than the library counts on. What is wrong is said in one line, and nothing is built. Left out: the
-tokenizer's own files, which its library reads with limits of its own.
+A foreign directory may contain a pipe that never ends, a number of layers that takes hours to build, or JSON that the
+library does not expect. Then a ModelError of one line says so, and nothing is built. Left out: the tokenizer's own
+files, which its library reads with limits of its own.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from safetensors import SafetensorError, safe_open
 
 from cotrain.core.errors import ModelError
 
-FILES = ["*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt", "vocab.txt"]  # that a model consists of
+FILES = ["*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt", "vocab.txt"]  # the files of a model
 OBJECTS = (  # small JSON files that hold one object each
     "config.json",
     "generation_config.json",
@@ -31,9 +31,9 @@ OBJECTS = (  # small JSON files that hold one object each
     "adapter_config.json",
     "model.safetensors.index.json",
 )
-LARGEST = 2**27  # bytes of one
+LARGEST = 2**27  # most bytes of one of them
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
-SIZES = (  # that are at least 1 where a model has them
+SIZES = (  # settings that are at least 1, if a model has them
     *(*LAYERS, "hidden_size", "n_embd", "num_attention_heads", "n_head", "num_key_value_heads", "head_dim"),
     *("intermediate_size", "n_inner", "vocab_size", "max_position_embeddings", "n_positions"),
 )
@@ -42,8 +42,8 @@ WIDEST = 2**40  # the largest of any of these sizes
 
 
 def check_files(folder: Path, where: str) -> None:
-    """Raise ModelError for a file of a model that is no file: a pipe, a device, a link to itself or to nowhere.
-    ``where``: what errors call the directory."""
+    """Raise ModelError for an entry of a model directory that is no plain file: a pipe, a device, a broken link.
+    ``where``: name of the directory in errors."""
     try:
         entries = sorted(folder.iterdir())
         entries += sorted((folder / "additional_chat_templates").glob("*"))
@@ -94,7 +94,7 @@ def read_object(file: Path, where: str) -> dict[str, Any]:
 
 
 def check_objects(folder: Path, where: str) -> None:
-    """Raise ModelError for a small JSON file that is there and does not hold an object."""
+    """Raise ModelError for one of ``OBJECTS`` that exists and does not contain an object."""
     for name in OBJECTS:
         file = folder / name
         if file.is_file():
@@ -102,15 +102,15 @@ def check_objects(folder: Path, where: str) -> None:
 
 
 def check_config(config: Mapping[str, Any], tensors: Collection[str] | None, where: str) -> None:
-    """Raise ModelError for sizes that no model has, more layers than there are ``tensors`` (None: nobody knows), and a
-    dtype that is none of weights."""
+    """Raise ModelError for impossible sizes, more layers than there are ``tensors`` (None: not known), and a dtype that
+    weights cannot have."""
     for key, value in _iter_settings(config):
         plain = key.rpartition(".")[2]
         wrong = _wrong_dtype(value) if plain in ("dtype", "torch_dtype") else ""
         if isinstance(value, int) and not isinstance(value, bool):
             if plain in SIZES and not 1 <= value <= WIDEST:
                 wrong = f"expected 1 to {WIDEST}"
-            elif any(part in plain and value > most for part, most in MOST.items()):
+            elif any(part in plain and value > largest for part, largest in MOST.items()):
                 wrong = "expected fewer"
             elif plain in LAYERS and tensors is not None and value > len(tensors):
                 wrong = f"there are {len(tensors)} weights; config.json and weights do not belong together"
@@ -119,6 +119,7 @@ def check_config(config: Mapping[str, Any], tensors: Collection[str] | None, whe
 
 
 def _wrong_dtype(value: Any) -> str:
+    """What is expected instead of a dtype that weights cannot have; "" for one that they can have."""
     names = value.values() if isinstance(value, Mapping) else [value]
     for name in names:
         if name is None:
@@ -130,14 +131,14 @@ def _wrong_dtype(value: Any) -> str:
 
 
 def _iter_settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Every setting of a configuration, with those of the configurations in it, but for how weights were packed."""
-    left = [("", config)]
-    while left:
-        where, inside = left.pop()
-        for name, value in inside.items():
-            yield f"{where}{name}", value
+    """(dotted path, value) of every setting, also in nested configurations, except for those of quantisation."""
+    to_visit = [("", config)]
+    while to_visit:
+        prefix, settings = to_visit.pop()
+        for name, value in settings.items():
+            yield f"{prefix}{name}", value
             if isinstance(value, Mapping) and name != "quantization_config":
-                left.append((f"{where}{name}.", value))
+                to_visit.append((f"{prefix}{name}.", value))
 
 
 def _reason_text(error: OSError) -> str:
@@ -149,14 +150,14 @@ def _reason_text(error: OSError) -> str:
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-COPIES = "consolidated*"  # copies of weights that other files hold too
+COPIES = "consolidated*"  # files with copies of weights that are in other files
 
 Shapes = list[tuple[tuple[int, ...], str]]  # (shape, name) of each tensor
 
 
 def weight_files(folder: Path, name: str | os.PathLike[str]) -> list[Path]:
-    """The files that a model's weights consist of; ``name``: what errors call it. Raises ModelError where there are
-    none, or not all that the index names."""
+    """The files with a model's weights. ``name``: the model's name in errors. Raises ModelError if there are none, or
+    if some that the index names are missing."""
     if (folder / SINGLE).is_file():
         return [folder / SINGLE]
     if not (folder / INDEX).is_file():
@@ -197,23 +198,25 @@ def shapes_in(folder: Path, name: str | os.PathLike[str]) -> Shapes:
                 f"model {str(name)!r}: {file.name} is cut short or damaged ({str(error).rstrip('.')}); copy it again",
                 code="E_WEIGHTS_DAMAGED",
             ) from error
-    (most, times), *_ = Counter(names).most_common(1) or [("", 0)]
+    (most_common, times), *_ = Counter(names).most_common(1) or [("", 0)]
     if times > 1:
         raise ModelError(
-            f"model {str(name)!r}: {times} weights are called {most!r}; expected one of each name",
+            f"model {str(name)!r}: {times} weights are called {most_common!r}; expected one of each name",
             code="E_WEIGHT_TWICE",
         )
     return shapes
 
 
 def _names_in(file: Path) -> list[str]:
-    """All names in a header that could be read, also those that are there twice."""
+    """All names of weights in a safetensors header, with duplicates."""
     with file.open("rb") as stream:
         header = stream.read(int.from_bytes(stream.read(8), "little"))
     names: list[str] = []
 
     def keep_names(pairs: list[tuple[str, object]]) -> None:
-        names[:] = [key for key, _ in pairs if key != "__metadata__"]  # the outermost object comes last
+        names[:] = [
+            key for key, _ in pairs if key != "__metadata__"
+        ]  # called for the outermost object last, so its names stay
 
     json.loads(header, object_pairs_hook=keep_names)
     return names

@@ -1,7 +1,6 @@
-"""Small causal language models from scratch: a Llama or Qwen3 of a few layers, initialised at an address.
+"""Small causal language models from scratch: a Llama or Qwen3 of a few layers, initialised from a seed.
 
-One dial would be ``depth``; the other sizes have defaults that train well on a laptop. Embeddings are tied, since with
-a vocabulary of hundreds the table is a small part of the model and tying it costs nothing.
+The defaults train well on a laptop; ``depth`` is the size to change first. Embeddings are tied.
 """
 
 from __future__ import annotations

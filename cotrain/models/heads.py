@@ -1,15 +1,14 @@
-"""A value function on a language model: the body of a causal LM with one number per token instead of a vocabulary.
+"""Scalar heads: the body of a causal LM with one number per token instead of logits, for critics and reward models.
 
-For critics (GAE, PPO). The head begins at zero, so that a fresh critic predicts 0 everywhere and the first advantages
-are the returns themselves; the body begins as the policy it criticises, which already reads the task (Ouyang et al.
-2022, arXiv 2203.02155, section 3.5).
+Critics (GAE, PPO): the head starts at zero, so that a new critic predicts 0 everywhere and the first advantages are the
+returns themselves. The body starts with the weights of the policy (Ouyang et al. 2022, arXiv 2203.02155, section 3.5).
 
-And for reward models, whose score of a text is the number at its last token: fresh on a causal LM, or a
-``…ForSequenceClassification`` with one label, as the Hub has them and as ``classifier_of`` makes them. Their head has
-no bias there.
+Reward models: the score of a text is the number at its last token. They are made from a causal LM with a new head, or
+loaded from a ``…ForSequenceClassification`` with one label, as they are on the Hub and as ``classifier_of`` makes them.
+Their head has no bias.
 
-Left out: heads of several numbers, and sharing the body with a policy (``policy`` and critic would then share an
-optimiser, and a critic's gradient would move the policy).
+Left out: heads of several numbers, and a body that critic and policy share (a critic's gradient would then change the
+policy).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from cotrain.models.load import load_classifier, load_model
 
 
 class ValueModel(nn.Module):
-    """Values ``[B, L]`` in float32 for token ids ``[B, L]``: place t is the value after reading tokens 0..t."""
+    """Token ids ``[B, L]`` → float32 values ``[B, L]``: entry t is the value after reading tokens 0 to t."""
 
     def __init__(self, body: PreTrainedModel, bias: bool = True) -> None:
         super().__init__()
@@ -49,11 +48,11 @@ class ValueModel(nn.Module):
         attention_mask: torch.Tensor | None = None,
         position_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Masks and positions as the body takes them: ``[B, L]`` or ``[B, 1, L, L]``, and ``[B, L]``."""
+        """``attention_mask`` ``[B, L]`` or ``[B, 1, L, L]`` and ``position_ids`` ``[B, L]``, as the body takes them."""
         hidden = self.body(
             input_ids=input_ids, attention_mask=attention_mask, position_ids=position_ids, use_cache=False
         ).last_hidden_state
-        with torch.autocast(hidden.device.type, enabled=False):  # a value is told apart by more than eight bits
+        with torch.autocast(hidden.device.type, enabled=False):  # values need more than the 8 bits of bfloat16
             return self.head(hidden.float()).squeeze(-1)
 
 
@@ -73,9 +72,9 @@ def value_model(name: str | os.PathLike[str], seed: int = 0, scale: float = 0.0,
 
 
 def reward_model(name: str | os.PathLike[str], **loading: Any) -> ValueModel:
-    """A reward model: of transformers' kind with the head that it has, or a causal LM (directory, Hub name, or
-    "shipped") with one that begins at zero. Raises ModelError as ``value_model`` does, and for a head that is more
-    than a weight per feature."""
+    """A reward model: a ``…ForSequenceClassification`` with its own head, or a causal LM (directory, Hub name, or
+    "shipped") with a new head of zeros. Raises ModelError as ``value_model`` does, and for a head that is not linear
+    without bias."""
     classifier = load_classifier(name, **loading)
     if classifier is None:
         model, _ = load_model(name, **loading)
@@ -93,11 +92,10 @@ def reward_model(name: str | os.PathLike[str], **loading: Any) -> ValueModel:
 
 
 def classifier_of(body: PreTrainedModel, weight: torch.Tensor, pad_id: int | None) -> PreTrainedModel:
-    """A copy of a body with ``weight`` [1, H] as its head, as transformers' ``…ForSequenceClassification`` with one
-    label.
+    """A ``…ForSequenceClassification`` with one label: a copy of ``body`` with ``weight`` [1, H] as its head.
 
-    ``pad_id``: the token that fills batches there, where the score is taken before the first one of the end. Raises
-    ModelError for an architecture of which transformers has no such class.
+    ``pad_id``: the padding token; transformers takes the score at the last token before padding. Raises ModelError for
+    an architecture without such a class in transformers.
     """
     config = copy.deepcopy(body.config)
     config.num_labels = 1
@@ -119,20 +117,22 @@ def classifier_of(body: PreTrainedModel, weight: torch.Tensor, pad_id: int | Non
 def rating_by_words(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, right: str, wrong: str
 ) -> PreTrainedModel:
-    """A language model as a reward model: its score is how much likelier, in logits, the next token begins ``right``
-    than ``wrong``. Raises ModelError where both begin with the same token."""
-    first = [tokenizer.encode(word, add_special_tokens=False)[:1] for word in (right, wrong)]
-    if first[0] == first[1]:
+    """A language model as a reward model: the score is the logit of the first token of ``right`` minus that of
+    ``wrong``. Raises ModelError if both words begin with the same token."""
+    right_first = tokenizer.encode(right, add_special_tokens=False)[:1]
+    wrong_first = tokenizer.encode(wrong, add_special_tokens=False)[:1]
+    if right_first == wrong_first:
         raise ModelError(
             f"{right!r} and {wrong!r} begin with the same token; take words that this tokenizer tells apart at once",
             code="E_VERDICT_WORDS_ALIKE",
         )
-    rows = model.get_output_embeddings().weight.detach()
-    odds = (rows[first[0][0]] - rows[first[1][0]]).float()[None]
-    return classifier_of(_body_of(model.name_or_path or "here", model), odds, tokenizer.pad_token_id)
+    output_rows = model.get_output_embeddings().weight.detach()
+    head_weight = (output_rows[right_first[0]] - output_rows[wrong_first[0]]).float()[None]
+    return classifier_of(_body_of(model.name_or_path or "here", model), head_weight, tokenizer.pad_token_id)
 
 
 def _body_of(name: str | os.PathLike[str], model: PreTrainedModel) -> PreTrainedModel:
+    """The model without its head. Raises ModelError for one that has no separate body."""
     body = model.base_model
     if body is model or not isinstance(body, PreTrainedModel):
         raise ModelError(

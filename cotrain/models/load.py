@@ -1,4 +1,5 @@
-"""Causal language models by directory or Hub name, through transformers; safetensors only, no remote code unasked.
+"""Loads causal language models by directory or Hub name, through transformers: only safetensors, and remote code only
+if the user allows it.
 
 Ten names belong to the package itself: ``shipped``, the base model that ships with it, ``shipped-checker``, which
 was taught no errors and can check, ``shipped-habits``, which has two habits that are wrong, ``shipped-proposer``,
@@ -56,17 +57,17 @@ from cotrain.models.linear import use_onednn
 from cotrain.models.memory import out_of_memory
 from cotrain.prompts.render import Renderer, generation_config_of
 
-ATTENTION = "sdpa"  # where nothing else is asked for
+ATTENTION = "sdpa"  # the default
 TOKENS_TRIED = 64  # tokens of a vocabulary that are tried, to see whether a tokenizer can read
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
 
 def resolve_model(name: str | os.PathLike[str]) -> Path | str:
-    """The directory that a name stands for, or the name itself when it is one of the Hub.
+    """The directory that a name means, or the name itself if it is one of the Hub.
 
-    A ``Path``, an existing path, and whatever begins with ``.``, ``/`` or ``~`` is a path; so is ``a/b`` when there is
-    a directory ``a``, and a name with more than one separator, which no Hub name has. Raises ModelError for a path
-    that is no directory, and for one with files that are none.
+    These are directories: a ``Path``, an existing path, a name that begins with ``.``, ``/`` or ``~``, ``a/b`` if there
+    is a directory ``a``, and a name with two or more slashes, as no Hub name has them. Raises ModelError for a path
+    that is no directory, and for a directory with entries that are no plain files (``files.check_files``).
     """
     if is_shipped(str(name)):
         path = shipped_folder(str(name))
@@ -84,8 +85,8 @@ def resolve_model(name: str | os.PathLike[str]) -> Path | str:
         )
     path = Path(text).expanduser()
     has_parent = "/" in text and path.parent.is_dir()
-    local = isinstance(name, os.PathLike) or text.startswith((".", "/", "~")) or path.exists()
-    if not (local or has_parent or text.count("/") > 1):
+    is_path = isinstance(name, os.PathLike) or text.startswith((".", "/", "~")) or path.exists()
+    if not (is_path or has_parent or text.count("/") > 1):
         return text
     if not path.exists():
         raise ModelError(
@@ -117,11 +118,11 @@ def load_model(
     """Load a causal LM in evaluation mode, and its tokenizer.
 
     Args:
-        name: directory, Hub name with or without "@revision", or a shipped model that speaks, such as "shipped".
+        name: directory, Hub name with or without "@revision", or a shipped language model, such as "shipped".
         dtype: of the weights in memory, whatever they are stored in.
         attn_implementation: "eager", "flash_attention_2" …; None: "sdpa", or "eager" where a model has no other.
         trust_remote_code: run Python files that come with the model. They may do anything that you may.
-        load_in_4bit: linear layers but the output layer in 4 bits (``quantize.py``).
+        load_in_4bit: keep linear layers, without the output layer, in 4 bits (``quantize.py``).
 
     Raises ModelError, which says what is missing: directory, config.json, safetensors weights, tokenizer, network.
     """
@@ -152,8 +153,7 @@ def load_classifier(
     trust_remote_code: bool = False,
 ) -> PreTrainedModel | None:
     """Load a reward model of transformers' kind, a ``…ForSequenceClassification`` with one label, in evaluation mode;
-    None for a model with another head. Arguments and errors as of ``load_model``; ModelError also for several
-    labels."""
+    None for a model with another head. Arguments and errors: see ``load_model``; ModelError also for several labels."""
     directory = _fetch_model(name, code=trust_remote_code)
     check_directory(directory)
     if not is_classifier(directory):
@@ -183,20 +183,22 @@ def _load_checked(
     name: str | os.PathLike[str],
     directory: Path,
     dtype: torch.dtype | str,
-    how: str | None,
+    attention: str | None,
     trust_remote_code: bool,
     special: Mapping[str, Any] | None = None,
 ) -> PreTrainedModel:
-    if not trust_remote_code:  # names and shapes alone: what does not belong together is never built
-        _read_model(kind, name, directory, dtype, how, device_map="meta")
-    result = _read_model(kind, name, directory, dtype, how, trust_remote_code=trust_remote_code, **special or {})
+    """Load a model of class ``kind``, first without weights to check that configuration and weights fit. ``special``:
+    further arguments of ``from_pretrained``."""
+    if not trust_remote_code:
+        _read_model(kind, name, directory, dtype, attention, device_map="meta")
+    result = _read_model(kind, name, directory, dtype, attention, trust_remote_code=trust_remote_code, **special or {})
     use_onednn(result)
     return result.eval()
 
 
 def model_without_weights(name: str | os.PathLike[str], directory: Path) -> PreTrainedModel:
-    """The model in a directory without its weights. Raises ModelError where they are not those that its configuration
-    needs."""
+    """The model in a directory, with weights on the meta device. Raises ModelError if the weights in the directory are
+    not those that its configuration needs."""
     kind: Any = AutoModelForSequenceClassification if is_classifier(directory) else AutoModelForCausalLM
     return _read_model(kind, name, directory, torch.float32, None, device_map="meta")
 
@@ -206,20 +208,20 @@ def _read_model(
     name: str | os.PathLike[str],
     directory: Path,
     dtype: torch.dtype | str,
-    how: str | None,
+    attention: str | None,
     *,
     trust_remote_code: bool = False,
     **special: Any,
 ) -> PreTrainedModel:
-    """The model, whose weights are all there, and no others."""
+    """Load a model. Raises ModelError if weights are missing, of another shape, or not part of the model."""
     with report_model_errors(f"model {str(name)!r}"), _quiet_logging():
         model, report = kind.from_pretrained(
             directory,
             dtype=dtype,
-            attn_implementation=how or _default_attention(directory, trust_remote_code),
+            attn_implementation=attention or _default_attention(directory, trust_remote_code),
             use_safetensors=True,
             trust_remote_code=trust_remote_code,
-            ignore_mismatched_sizes=True,  # told below
+            ignore_mismatched_sizes=True,  # reported below
             output_loading_info=True,
             **special,
         )
@@ -227,9 +229,9 @@ def _read_model(
     missing = sorted(report["missing_keys"]) + sorted(str(key[0]) for key in report["mismatched_keys"])
     foreign = sorted(map(str, report["unexpected_keys"]))
     if missing or foreign:
-        what = "missing or of another shape" if missing else "that the model has no place for"
+        fault = "missing or of another shape" if missing else "that the model has no place for"
         raise ModelError(
-            f"model {str(name)!r}: {len(missing or foreign)} weights {what}, such as {(missing or foreign)[0]!r}; "
+            f"model {str(name)!r}: {len(missing or foreign)} weights {fault}, such as {(missing or foreign)[0]!r}; "
             "config.json and weights do not belong together",
             code="E_WEIGHTS_MISFIT",
         )
@@ -240,19 +242,19 @@ def _read_model(
 
 @contextmanager
 def report_model_errors(where: str, what: str = "") -> Iterator[None]:
-    """Whatever a library raises for the files of a stranger becomes a ModelError of one line."""
+    """Turn any error of a library in the block, which reads foreign files, into a ModelError of one line."""
     try:
         yield
     except ModelError:
         raise
     except SafetensorError as error:
-        why = f"its *.safetensors are cut short or damaged ({first_line(error)}); copy them again"
-        raise ModelError(f"{where}: {why}", code="E_WEIGHTS_DAMAGED") from error
+        reason = f"its *.safetensors are cut short or damaged ({first_line(error)}); copy them again"
+        raise ModelError(f"{where}: {reason}", code="E_WEIGHTS_DAMAGED") from error
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # raised by libraries in Rust
             raise
-        why = "memory ran out; free some" if out_of_memory(error) else first_line(error)
-        raise ModelError(f"{where}: {what}cannot be read: {why}", code="E_MODEL_UNREADABLE") from error
+        reason = "memory ran out; free some" if out_of_memory(error) else first_line(error)
+        raise ModelError(f"{where}: {what}cannot be read: {reason}", code="E_MODEL_UNREADABLE") from error
 
 
 def model_directory(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -> Path:
@@ -268,7 +270,7 @@ def load_tokenizer(name: str | os.PathLike[str], *, trust_remote_code: bool = Fa
 
 
 def load_renderer(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -> Renderer:
-    """The renderer of a model, with the ends of sequence that its authors wrote, without its weights. Raises
+    """The renderer of a model, with the end-of-sequence tokens that its authors wrote; loads no weights. Raises
     ModelError."""
     directory = _fetch_model(name, code=trust_remote_code)
     return Renderer(_read_tokenizer(name, directory, trust_remote_code), written_ends(directory))
@@ -280,8 +282,8 @@ def save_model(
     path: str | os.PathLike[str],
     dtype: torch.dtype | None = None,
 ) -> None:
-    """Write a plain model directory (config, safetensors, tokenizer); ``dtype`` converts a copy of the weights. Whoever
-    generates with it stops where replies end here."""
+    """Write a model directory (config, safetensors, tokenizer), with weights converted to ``dtype``. Its generation
+    configuration has the stop tokens of our renderer, so that other programs stop where we do."""
     directory = Path(path)
     directory.mkdir(parents=True, exist_ok=True)
     stored: nn.Module = model
@@ -291,13 +293,15 @@ def save_model(
     with _quiet_logging():
         stored.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
-    if (settings := copy.deepcopy(getattr(stored, "generation_config", None))) is not None:  # a language model has one
-        stops = list(Renderer(tokenizer, generation_config_of(stored)).stop_ids)
-        written = settings.eos_token_id
-        if stops != sorted(written if isinstance(written, list) else [written]):
-            settings.eos_token_id = stops
-            settings._from_model_config = False
-            settings.save_pretrained(directory)
+    settings = copy.deepcopy(getattr(stored, "generation_config", None))
+    if settings is None:  # no language model
+        return
+    stop_ids = list(Renderer(tokenizer, generation_config_of(stored)).stop_ids)
+    ends = settings.eos_token_id
+    if stop_ids != sorted(ends if isinstance(ends, list) else [ends]):
+        settings.eos_token_id = stop_ids
+        settings._from_model_config = False
+        settings.save_pretrained(directory)
 
 
 def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -325,8 +329,8 @@ def describe_model(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 @contextmanager
 def _quiet_logging() -> Iterator[None]:
-    """No progress bars and reports of transformers: what is wrong with a model is an error of ours."""
-    shown = logging.is_progress_bar_enabled()
+    """Turn off progress bars and reports of transformers; errors of a model are raised by us."""
+    had_progress_bar = logging.is_progress_bar_enabled()
     level = logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
@@ -334,12 +338,12 @@ def _quiet_logging() -> Iterator[None]:
         yield
     finally:
         logging.set_verbosity(level)
-        if shown:
+        if had_progress_bar:
             logging.enable_progress_bar()
 
 
 def check_directory(path: Path) -> None:
-    """Raise ModelError for a directory that holds no model, or one that cannot be what it says; nothing is built."""
+    """Raise ModelError for a directory without a model, or with files that do not fit together. Nothing is built."""
     where = f"model {str(path)!r}"
     if (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
         raise ModelError(
@@ -355,17 +359,19 @@ def check_directory(path: Path) -> None:
         )
     check_objects(path, where)
     if not any(path.glob("*.safetensors")):
-        other = sorted(file.name for pattern in ("*.bin", "*.pt", "*.pth", "*.gguf") for file in path.glob(pattern))
-        found_text = (
-            f"found {', '.join(other)}; convert it, pickled weights are not read" if other else "found no weights"
-        )
-        raise ModelError(f"{where}: no *.safetensors file; {found_text}", code="E_NO_WEIGHTS")
+        others: list[str] = []
+        for pattern in ("*.bin", "*.pt", "*.pth", "*.gguf"):
+            others += [file.name for file in path.glob(pattern)]
+        present = "found no weights"
+        if others:
+            present = f"found {', '.join(sorted(others))}; convert it, pickled weights are not read"
+        raise ModelError(f"{where}: no *.safetensors file; {present}", code="E_NO_WEIGHTS")
     names = [key for _, key in shapes_in(path, path)]
     check_config(read_object(path / "config.json", where), names, where)
 
 
 def _base_text(path: Path) -> str:
-    """The name of the base in an adapter's configuration."""
+    """The quoted name of the base in an adapter's configuration, after a space; "" if there is none."""
     try:
         base = read_object(path / "adapter_config.json", f"model {str(path)!r}")["base_model_name_or_path"]
     except (ModelError, KeyError):
@@ -374,7 +380,8 @@ def _base_text(path: Path) -> str:
 
 
 def _fetch_model(name: str | os.PathLike[str], *, code: bool = False) -> Path:
-    """The directory of a model; one of the Hub is downloaded, or taken from the cache when there is no network."""
+    """The directory of a model; one of the Hub is downloaded, or taken from the cache if there is no network. ``code``:
+    also its Python files."""
     where = resolve_model(name)
     if isinstance(where, Path):
         return where
@@ -390,7 +397,7 @@ def _fetch_model(name: str | os.PathLike[str], *, code: bool = False) -> Path:
 
 
 def unreachable_error(name: str, error: Exception) -> ModelError:
-    """The error for a model of the Hub that cannot be had."""
+    """The error for a model of the Hub that can be neither downloaded nor found in the cache."""
     return ModelError(
         f"model {name!r}: neither a directory, nor in the local cache, nor to be had from the Hub "
         f"({first_line(error)}); check the name and the network (shipped models: {', '.join(SHIPPED)})",
@@ -400,14 +407,14 @@ def unreachable_error(name: str, error: Exception) -> ModelError:
 
 @contextmanager
 def _show_download(name: str) -> Iterator[None]:
-    """The Hub's own bars, with total and time left, for a model that is not in the cache."""
+    """Show the Hub's own progress bars in the block, if the model is not in the cache yet."""
     try:
         repository, revision = hub_parts(name)
         snapshot_download(repository, revision=revision, allow_patterns=["config.json"], local_files_only=True)
-        show = False
+        is_downloaded = True
     except (OSError, ValueError):
-        show = shows_progress()
-    if show:
+        is_downloaded = False
+    if not is_downloaded and shows_progress():
         print(f"fetching {name} from the Hub …", file=sys.stderr, flush=True)
         enable_progress_bars()
     try:
@@ -417,12 +424,13 @@ def _show_download(name: str) -> Iterator[None]:
 
 
 def _default_attention(directory: Path, trust_remote_code: bool) -> str:
-    """The attention that a model is given where none is asked for."""
+    """The default attention of a model: "sdpa", or "eager" if the model has no other."""
     config = AutoConfig.from_pretrained(directory, trust_remote_code=trust_remote_code)
     kind: Any = type(config)
-    has_causal_lm = kind in MODEL_FOR_CAUSAL_LM_MAPPING  # code that came with a model is not
-    supported: Any = MODEL_FOR_CAUSAL_LM_MAPPING[kind] if has_causal_lm else None
-    return ATTENTION if supported is None or supported._supports_sdpa else "eager"
+    if kind not in MODEL_FOR_CAUSAL_LM_MAPPING:  # such as code that comes with a model
+        return ATTENTION
+    model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[kind]
+    return ATTENTION if model_class._supports_sdpa else "eager"
 
 
 def _read_tokenizer(
@@ -439,25 +447,25 @@ def _read_tokenizer(
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
             directory, trust_remote_code=trust_remote_code
         )
-        wrong = _why_unusable(tokenizer)
-    if wrong:  # a library makes an empty one where it finds no file
+        fault = _why_unusable(tokenizer)
+    if fault:  # transformers makes an empty tokenizer if a file is missing
         raise ModelError(
-            f"{where}: its tokenizer {wrong}; copy tokenizer.json or tokenizer.model too", code="E_TOKENIZER_DAMAGED"
+            f"{where}: its tokenizer {fault}; copy tokenizer.json or tokenizer.model too", code="E_TOKENIZER_DAMAGED"
         )
     return tokenizer
 
 
 def _why_unusable(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Why no text can be written with a tokenizer, whatever it is about; "" where one can. Its own tokens are tried,
-    since words, proteins and moves have nothing else in common."""
+    """Why a tokenizer cannot encode any text; "" if it can. Texts of its own tokens are tried, as it may be one for
+    words, proteins or chess moves."""
     special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
     extra = {i for token, i in tokenizer.get_vocab().items() if token.startswith("<extra_id_")}  # T5 makes them
     ordinary = sorted(set(tokenizer.get_vocab().values()) - special - extra)
     if not ordinary:
         return "has an empty vocabulary"
 
-    every = math.ceil(len(ordinary) / TOKENS_TRIED)
-    texts = [str(tokenizer.decode([token])) for token in ordinary[::every]]
+    stride = math.ceil(len(ordinary) / TOKENS_TRIED)
+    texts = [str(tokenizer.decode([token])) for token in ordinary[::stride]]
     texts = [text for text in texts if text.strip()]
     if not texts:
         return "has an empty vocabulary"
@@ -471,6 +479,7 @@ def _why_unusable(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or its class if it has none."""
     if isinstance(error, StrictDataclassError) and error.__cause__ is not None:
-        error = error.__cause__  # it says what is wrong; the other one, in which check that was found
+        error = error.__cause__  # the cause says what is wrong, the error itself only which check failed
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

@@ -14,7 +14,7 @@ class Lora:
     rank: int = 16
     alpha: int = 32  # what the adapter adds is scaled by alpha / rank
     targets: str | tuple[str, ...] = "all-linear"  # or names of linear layers, such as "q_proj"
-    path: str | None = None  # directory of an adapter saved by PEFT, to begin with
+    path: str | None = None  # directory of an adapter saved by PEFT, with which this one starts
 
     def __post_init__(self) -> None:
         if self.rank < 1 or self.alpha < 1 or not self.targets:

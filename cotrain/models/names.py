@@ -34,8 +34,8 @@ def is_hub_model(text: str) -> bool:
 
 
 def lasting_name(name: str) -> str:
-    """The name of the same model as seen from any directory, and at any later time. A model that is not here keeps its
-    name: whoever loads it says what is wrong."""
+    """A name of the same model that is valid in any directory and at any later time: an absolute path, or a Hub name
+    with its commit. A model that cannot be found keeps its name; loading it raises the error."""
     try:
         where = resolve_model(name)
     except ModelError:
@@ -48,13 +48,13 @@ def lasting_name(name: str) -> str:
 
 
 def unpinned_name(name: str) -> str:
-    """Return what two names of one model have in common: ``lasting_name``, of the Hub without its revision; asks no
-    network."""
+    """A name that is the same for all revisions of a model: ``lasting_name``, or the Hub name without its revision.
+    Uses no network."""
     return hub_parts(name)[0] if is_hub_model(name) else lasting_name(name)
 
 
 def _latest_commit(repository: str) -> str | None:
-    """The commit that the Hub, or the cache where there is no network, has of a model."""
+    """The newest commit of a model on the Hub, or in the cache if there is no network; None if neither has it."""
     try:
         folder = Path(snapshot_download(repository, allow_patterns=["config.json"]))
     except (OSError, ValueError, HFValidationError):
@@ -64,8 +64,8 @@ def _latest_commit(repository: str) -> str | None:
 
 @cache
 def hub_folder_with(name: str, file: str) -> Path | None:
-    """The folder of the cache that has the small file ``file`` of a model of the Hub, fetched where the network has it.
-    None for a name that is none of the Hub, and where neither network nor cache has the model. Asked once a process."""
+    """The folder in the Hub's cache with the small file ``file`` of a model, which is downloaded if possible. None for
+    a name that is not one of the Hub, and if neither network nor cache has the model. Looked up once in a process."""
     if not is_hub_model(name):
         return None
     repository, revision = hub_parts(name)
@@ -76,14 +76,14 @@ def hub_folder_with(name: str, file: str) -> Path | None:
 
 
 def base_of(name: str | os.PathLike[str]) -> tuple[str, str | None]:
-    """How an adapter names its base, so that PEFT finds it: an absolute directory, or a name of the Hub and its
-    revision."""
+    """(name, revision) of a base, as an adapter's configuration names it for PEFT: an absolute directory and None, or a
+    name of the Hub and its revision."""
     where = resolve_model(name)
     return (str(where.absolute()), None) if isinstance(where, Path) else hub_parts(where)
 
 
 def hub_name_of(name: str) -> str | None:
-    """The name on the Hub that a model has, or says of itself in its config.json; None where nobody knows one."""
+    """The Hub name of a model, which for a directory is the one in its config.json; None if there is none."""
     try:
         where = resolve_model(name)
     except ModelError:

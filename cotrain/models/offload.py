@@ -1,17 +1,19 @@
-"""Models that take turns on a device: who rests lies in the machine's own memory (``--offload``).
+"""Models that take turns on a device: policies that do not compute are in the machine's own memory (``--offload``).
 
 ::
 
-    play       generator | start, verifier rest          who computes has its weights on the device, and nobody else
-    reference  start     | generator, verifier rest      of those that may rest
-    update     generator | start, verifier rest
+    stage      on the device      in the machine's memory
+    rollout    generator          reference, verifier
+    reference  reference          generator, verifier
+    update     generator          reference, verifier
 
-A policy is woken before each of its passes, by what selects its adapter too, so no phase has to be announced. What is
-not asked for stays where it is until another policy needs the device: one that works alone is never moved. Parts are
-the base of a model, without adapters, and each adapter. Copies are exact, so results have the same bits.
+Before each pass of a policy a function is called that loads its weights and selects its adapter, so stages need not be
+announced. Weights are moved away only when another policy needs the device, so a policy that works alone is never
+moved. The parts that are moved are the base of a model (without adapters) and each adapter. Copies are exact, so
+results have the same bits.
 
-The moments of optimisers rest by themselves (``learner/learner.py``). Left out: pinned memory, copies next to
-computation, and keys and values of conversations that go on, which stay on the device.
+The learner moves the moments of its optimiser itself (``learner/learner.py``). Left out: pinned memory, copies during
+computation, and the keys and values of conversations that continue, which stay on the device.
 """
 
 from __future__ import annotations
@@ -31,21 +33,27 @@ ADAPTER = "policy-"  # begins the name of each adapter's layers (``adapters.py``
 
 
 class Residence:
-    """Whose weights are on the device of this process."""
+    """Keeps track of whose weights are on the device of this process, and moves them."""
 
     def __init__(self, device: str) -> None:
         self.device = torch.device(device)
-        self._modules: dict[Part, list[nn.Module]] = {}  # those whose own weights are the part
-        self._here: set[Part] = set()  # on the device
-        self._staying: set[Part] = set()  # parts of policies that never rest
-        self._releases: dict[int, list[Callable[[], None]]] = defaultdict(list)
-        self._awake = ""  # the policy that was woken last
+        self._modules: dict[Part, list[nn.Module]] = {}  # modules whose own parameters make up the part
+        self._on_device: set[Part] = set()
+        self._never_moved: set[Part] = set()  # parts of policies without offload
+        self._releases: dict[int, list[Callable[[], None]]] = defaultdict(list)  # id of a model → see ``on_rest``
+        self._current = ""  # the policy that was loaded last
 
     def add_policy(
         self, policy: str, model: nn.Module, *, rests: bool, adapter: bool, select: Callable[[], object] | None
     ) -> Callable[[], None]:
-        """The function to call before each pass of a policy. ``model`` is in the machine's memory until then.
-        ``adapter``: the policy is an adapter in it. ``select`` selects that adapter, or none of those there."""
+        """Register a policy. Returns the function to call before each of its passes.
+
+        Args:
+            model: the policy's model, which is in the machine's memory until then.
+            rests: whether it may be moved off the device.
+            adapter: whether the policy is an adapter in ``model``.
+            select: selects that adapter, or no adapter for the base; None if the model has none.
+        """
         base = (id(model), "")
         parts = {base}
         modules = [(path.split("."), module) for path, module in model.named_modules()]
@@ -59,38 +67,40 @@ class Residence:
             self._modules[own] = [module for path, module in modules if path[-1] == ADAPTER + policy]
             parts.add(own)
         if not rests:
-            self._staying |= parts
-        return partial(self._wake, policy, parts, select or _select_nothing)
+            self._never_moved |= parts
+        return partial(self._load, policy, parts, select or _select_nothing)
 
     def on_rest(self, model: nn.Module, release: Callable[[], None]) -> None:
-        """``release`` is called whenever the model leaves the device: what was made of it there goes too."""
+        """Call ``release`` whenever the model leaves the device, to free what was derived from its weights there."""
         self._releases[id(model)].append(release)
 
-    def _wake(self, policy: str, parts: set[Part], select: Callable[[], object]) -> None:
-        if policy != self._awake:
-            leaving = self._here - self._staying - parts
-            for module, adapter in leaving:
+    def _load(self, policy: str, parts: set[Part], select: Callable[[], object]) -> None:
+        """Move the parts of a policy to the device, and others away from it; then select its adapter."""
+        if policy != self._current:
+            leaving = self._on_device - self._never_moved - parts
+            for model_id, adapter in leaving:
                 if not adapter:
-                    for release in self._releases[module]:
+                    for release in self._releases[model_id]:
                         release()
             self._move(leaving, HOST)
-            self._here -= leaving
+            self._on_device -= leaving
             release_gpu_cache(self.device)
-            coming = parts - self._here
-            self._here |= parts
+
+            coming = parts - self._on_device
+            self._on_device |= parts
             self._move(coming, self.device)
-            self._awake = policy
+            self._current = policy
 
         select()
 
     @torch.inference_mode(False)
     @torch.no_grad()
     def _move(self, parts: Iterable[Part], device: torch.device) -> None:
-        """Move the parts in place: whoever holds a parameter holds it still."""
+        """Move the parts in place, so that references to parameters stay valid."""
         for part in parts:
             for module in self._modules[part]:
                 module._apply(lambda tensor: tensor.to(device), recurse=False)
 
 
 def _select_nothing() -> None:
-    """There is no adapter."""
+    """Do nothing: the model has no adapter."""

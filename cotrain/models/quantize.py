@@ -1,7 +1,7 @@
 """Frozen weights of linear layers in 4 bits: NF4 of bitsandbytes (QLoRA, Dettmers et al. 2023, arXiv 2305.14314).
 
-They take 0.56 bytes a weight: half a byte, and a float32 for each block of 64. A layer computes in the dtype of the
-model, with its weights written out. Embeddings, norms and the output layer stay as they are.
+A weight takes 0.56 bytes: half a byte, and a float32 for each block of 64. A layer dequantises its weights and computes
+in the dtype of the model. Embeddings, norms and the output layer are not quantised.
 
 Left out: scales that are quantised again, FP4, 8 bits, weights that were stored in 4 bits.
 """
@@ -20,7 +20,7 @@ BYTES = 0.5 + 4 / 64  # bytes of a weight
 
 
 def check_quantizer(where: str) -> None:
-    """Raise ModelError where nothing can be loaded in 4 bits."""
+    """Raise ModelError if bitsandbytes is not installed."""
     if find_spec("bitsandbytes") is None:
         raise ModelError(
             f"{where}: load_in_4bit needs bitsandbytes, which is not here; `pip install bitsandbytes`",
@@ -29,18 +29,17 @@ def check_quantizer(where: str) -> None:
 
 
 def quantization_of(where: str, dtype: torch.dtype | str) -> dict[str, Any]:
-    """Arguments of transformers' ``from_pretrained``. Raises ModelError."""
+    """Arguments of transformers' ``from_pretrained`` for loading in 4 bits. Raises ModelError."""
     check_quantizer(where)
     from transformers import BitsAndBytesConfig
 
-    kind = getattr(torch, dtype) if isinstance(dtype, str) else dtype
-    settings = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=kind)
+    compute_dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    settings = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=compute_dtype)
     return {"quantization_config": settings, "device_map": {"": "cpu"}}
 
 
 def keep_gradients(model: nn.Module) -> None:
-    """On a CPU with half precision bitsandbytes lays weights out anew for inference, and no gradient passes through
-    that: not here."""
+    """Turn off a kernel of bitsandbytes for CPUs with bfloat16 instructions that has no backward pass."""
     from bitsandbytes.nn import Linear4bit
 
     for module in model.modules():
@@ -49,7 +48,7 @@ def keep_gradients(model: nn.Module) -> None:
 
 
 def full_weight(layer: nn.Module) -> torch.Tensor:
-    """The weight of a linear layer in float32, whatever it is stored in. [out, in]"""
+    """The weight of a linear layer in float32 ``[out, in]``, dequantised if it is in 4 bits."""
     weight: Any = layer.weight
     if getattr(weight, "quant_state", None) is None:
         return weight.detach().float()

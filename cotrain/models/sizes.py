@@ -1,6 +1,7 @@
-"""The size of a model, from its configuration and the headers of its weights, without loading them: of a directory, the
-local cache, or the Hub. Of a directory without weights config.json alone says it, so that a run can be planned before
-anything is downloaded.
+"""The size of a model, from its configuration and the headers of its weight files, without loading weights.
+
+The model may be a directory, in the local cache, or on the Hub. For a directory without weights config.json is enough,
+so that a run can be planned before anything is downloaded.
 
 Left out: weights in other formats than safetensors.
 """
@@ -35,9 +36,9 @@ from cotrain.models.load import (
 )
 from cotrain.prompts.render import Renderer
 
-LETTERS = 3  # letters of a token, without a tokenizer
+LETTERS_PER_TOKEN = 3  # estimate if there is no tokenizer
 WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf", "*.safetensors.index.json")
-TEMPLATE = 32  # tokens that a chat template puts around a message, where it cannot be rendered
+TEMPLATE_TOKENS = 32  # estimate of the tokens that a chat template puts around a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,15 +53,15 @@ class ModelSize:
     vocabulary: int
     context: int  # tokens
     linear: int  # parameters in matrices inside of layers
-    linear_sides: int  # Σ (in + out) over the matrices inside of layers, which "all-linear" adapters stand on
+    linear_sides: int  # Σ (in + out) over these matrices; times the rank it is the size of an "all-linear" adapter
     around: int  # tokens of the chat template around one message
     tokenizer: Any
 
 
 def model_size(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -> ModelSize:
-    """Look at a model; of one of the Hub that is not in the cache, its small files are downloaded and the headers of
-    its weights read. Raises ModelError for one that cannot be read: no such directory or name, no network, damaged
-    weights, no tokenizer."""
+    """The sizes of a model. If it is on the Hub and not in the cache, its small files and the headers of its weight
+    files are downloaded. Raises ModelError for a model that cannot be read: no such directory or name, no network,
+    damaged weights, no tokenizer."""
     label = f"model {str(name)!r}"
     resolved = resolve_model(name)
     where = resolved if isinstance(resolved, Path) else _cached_directory(resolved)
@@ -70,7 +71,7 @@ def model_size(name: str | os.PathLike[str], *, trust_remote_code: bool = False)
         check_directory(where)
         shapes = shapes_in(where, name)
         if not trust_remote_code:
-            model_without_weights(name, where)  # raises where weights and configuration do not belong together
+            model_without_weights(name, where)  # raises if weights and configuration do not fit
     else:
         where = _small_files(str(resolved))
         shapes = _hub_shapes(str(resolved))
@@ -80,21 +81,21 @@ def model_size(name: str | os.PathLike[str], *, trust_remote_code: bool = False)
         config: Any = AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code).get_text_config()
     parameters = sum(math.prod(shape) for shape, _ in shapes)
     matrices = matrices_of(shapes)
-    queries = getattr(config, "num_attention_heads", None) or 0  # none where a model has no attention
-    heads = queries and (getattr(config, "num_key_value_heads", None) or queries)
-    width = getattr(config, "head_dim", None) or config.hidden_size // max(1, queries)
+    query_heads = getattr(config, "num_attention_heads", None) or 0  # 0 for a model without attention
+    key_heads = query_heads and (getattr(config, "num_key_value_heads", None) or query_heads)
+    head_width = getattr(config, "head_dim", None) or config.hidden_size // max(1, query_heads)
     tokenizer = _tokenizer_in(where, trust_remote_code)
     return ModelSize(
         parameters=parameters,
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
         inner=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
-        keys=heads * width,
+        keys=key_heads * head_width,
         vocabulary=config.vocab_size,
         context=getattr(config, "max_position_embeddings", None) or 2**31,
         linear=sum(map(math.prod, matrices)),
         linear_sides=sum(map(sum, matrices)),
-        around=TEMPLATE if tokenizer.chat_template else 0,
+        around=TEMPLATE_TOKENS if tokenizer.chat_template else 0,
         tokenizer=tokenizer,
     )
 
@@ -111,32 +112,32 @@ def matrices_of(shapes: Shapes) -> list[tuple[int, int]]:
 
 
 class _LetterCounter:
-    """Stands for the tokenizer of a model of which config.json alone is there: a token for every three letters."""
+    """In place of the tokenizer of a model that has only a config.json: a token for every three letters."""
 
     chat_template = True  # as most models have one
 
     def __call__(self, text: str) -> dict[str, list[int]]:
-        return {"input_ids": [0] * math.ceil(len(text) / LETTERS)}
+        return {"input_ids": [0] * math.ceil(len(text) / LETTERS_PER_TOKEN)}
 
 
 def _tokenizer_in(where: Path, trust_remote_code: bool) -> Any:
-    """The tokenizer of a model; where nothing but its configuration is there, what counts in its place."""
+    """The tokenizer of a model; a ``_LetterCounter`` for a directory with only a config.json."""
     if has_config_alone(where):
         has_tokenizer = any((where / file).is_file() for file in TOKENIZER_FILES)
         return load_tokenizer(where, trust_remote_code=trust_remote_code) if has_tokenizer else _LetterCounter()
     tokenizer: Any = load_tokenizer(where, trust_remote_code=trust_remote_code)
-    Renderer(tokenizer, written_ends(where))  # whoever speaks will need one
+    Renderer(tokenizer, written_ends(where))  # raises now for a tokenizer with which no run could work
     return tokenizer
 
 
 def has_config_alone(where: Path) -> bool:
-    """Whether a directory holds the configuration of a model and no weights of any kind."""
+    """Whether a directory has the configuration of a model and no weights of any kind."""
     weights = (file for pattern in WEIGHTS for file in where.glob(pattern))
     return (where / "config.json").is_file() and next(weights, None) is None
 
 
 def _config_shapes(where: Path) -> Shapes:
-    """The shapes of the weights that a configuration asks for; shared ones once."""
+    """The shapes of the weights of a model with this configuration; tied weights once."""
     label = f"model {str(where)!r}"
     check_config(read_object(where / "config.json", label), None, label)
     with report_model_errors(label, "config.json "), torch.device("meta"):
@@ -165,7 +166,7 @@ def parameter_count(name: str) -> int | None:
 
 
 def _cached_directory(name: str) -> Path | None:
-    """The files of a model of the Hub, where all its weights are in the cache."""
+    """The directory of a Hub model in the cache; None if not all of its weights are there."""
     repository, revision = hub_parts(name)
     try:
         where = Path(snapshot_download(repository, revision=revision, allow_patterns=FILES, local_files_only=True))
@@ -176,7 +177,7 @@ def _cached_directory(name: str) -> Path | None:
 
 
 def _small_files(name: str) -> Path:
-    """All but the weights. Raises ModelError."""
+    """The directory with all files of a Hub model except its weights. Raises ModelError."""
     repository, revision = hub_parts(name)
     files = [pattern for pattern in FILES if pattern != "*.safetensors"]
     try:
@@ -186,6 +187,7 @@ def _small_files(name: str) -> Path:
 
 
 def _hub_shapes(name: str) -> Shapes:
+    """The shapes of the weights of a model on the Hub. Raises ModelError."""
     repository, revision = hub_parts(name)
     try:
         files = get_safetensors_metadata(repository, revision=revision).files_metadata.values()

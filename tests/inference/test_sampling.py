@@ -74,6 +74,20 @@ def test_a_large_vocabulary_is_searched_as_a_small_one(size, monkeypatch):
     assert all(torch.equal(a, b) for a, b in zip(found, whole, strict=True))
 
 
+def test_many_logits_are_drawn_from_some_rows_at_a_time(monkeypatch):
+    """Bit for bit as all at once, greedy rows and cut ones among them."""
+    generator = torch.Generator().manual_seed(5)
+    logits = torch.randn(50, 9000, generator=generator) * 3
+    u = torch.rand(50, dtype=torch.float64, generator=generator)
+    temperature = torch.tensor([0.0, 0.5, 1.0, 1.0, 1.0]).repeat(10)
+    top_p = torch.tensor([1.0, 0.8, 1.0, 1.0, 0.5]).repeat(10)
+    whole = draw_tokens(logits, u, temperature, top_p)
+    for rows_at_once in (1, 7, 49):
+        monkeypatch.setattr(rows_module, "_AT_ONCE", 9000 * rows_at_once + 1)
+        found = draw_tokens(logits, u, temperature, top_p)
+        assert all(torch.equal(a, b) for a, b in zip(found, whole, strict=True))
+
+
 def test_draws_follow_the_softmax():
     count, logits = 40_000, torch.randn(13, generator=torch.Generator().manual_seed(1)) * 2
     for temperature in (1.0, 0.6):

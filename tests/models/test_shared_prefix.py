@@ -30,7 +30,7 @@ def test_a_tree_by_hand():
     tree = prefix_tree([(1, 2, 5), (1, 2), (7, 8), (1, 2, 3, 4), (7, 8)])
     assert tree.ids == [1, 2, 3, 4, 5, 7, 8]
     assert tree.places == [[0, 1, 4], [0, 1], [5, 6], [0, 1, 2, 3], [5, 6]]
-    assert [(p.start, p.end, p.seen) for p in tree.branches.pieces] == [
+    assert [(p.start, p.end, p.prefix) for p in tree.branches.pieces] == [
         (0, 2, ()),
         (2, 4, ((0, 2),)),
         (4, 5, ((0, 2),)),
@@ -93,7 +93,7 @@ def test_every_place_has_one_result_and_sees_its_own_sequence_alone(sequences):
     asked = torch.cat([where.roots.flatten(), where.branches.flatten()])
     assert asked[where.back].tolist() == list(range(total))
     path = {places[n]: places[: n + 1] for places in tree.places for n in range(len(places))}
-    for b, piece in enumerate(piece for piece in tree.branches.pieces if piece.seen):
+    for b, piece in enumerate(piece for piece in tree.branches.pieces if piece.prefix):
         for t in range(piece.length):
             assert where.keys[b][where.seen[b, 0, t]].tolist() == path[piece.start + t]
 

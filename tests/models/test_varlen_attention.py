@@ -25,7 +25,7 @@ def under_a_mask(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sc
     seen = torch.zeros(length, length, dtype=torch.bool)
     for piece in PIECES:
         for place in range(piece.start, piece.end):
-            for start, end in piece.seen:
+            for start, end in piece.prefix:
                 seen[place, start:end] = True
             seen[place, piece.start : place + 1] = True
     repeat = query.shape[0] // key.shape[0]
@@ -38,7 +38,7 @@ def under_a_mask(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sc
 @pytest.mark.parametrize("block", [1, 3, 256])
 @pytest.mark.parametrize("groups", [1, 2, 4])
 def test_result_and_gradients_are_those_of_a_mask(monkeypatch, kept, block, groups):
-    monkeypatch.setattr(shared_prefix, "KEPT", kept)
+    monkeypatch.setattr(shared_prefix, "MOST_KEPT", kept)
     monkeypatch.setattr(shared_prefix, "BLOCK", block)
     generator = torch.Generator().manual_seed(0)
     inputs = [torch.randn(n, 22, 8, dtype=torch.float64, generator=generator) for n in (4, groups, groups)]
