@@ -7,14 +7,7 @@ import sys
 import pytest
 
 from cotrain.cli.main import main
-
-
-def fails(capsys, *words):
-    """Run a command line that must fail; return its one line."""
-    assert main(list(map(str, words))) == 2
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1, lines
-    return lines[0]
+from tests.sentences import command_refuses
 
 
 def test_import_is_cheap():
@@ -29,55 +22,55 @@ def test_import_is_cheap():
 
 @pytest.mark.whole
 @pytest.mark.parametrize(
-    "words, expected",
+    "words, code",
     [
-        (["rnu"], "unknown command 'rnu'; did you mean 'run'"),
-        (["run"], "name a recipe first"),
-        (["run", "tanog", "--out", "x"], "unknown recipe 'tanog'; did you mean 'tango'"),
-        (["run", "tango"], "the following arguments are required: --out"),
-        (["run", "tango", "--out", "x", "--stesp", "3"], "unknown argument '--stesp'; did you mean --steps"),
-        (["run", "debate", "--out", "x", "--game", "solve"], "`cotrain run debate_solve`"),
-        (["run", "debate", "--out", "x", "--game=solve"], "`cotrain run debate_solve`"),
-        (["compare", "grpo", "--out", "x", "--evaluation-tasks", "4"], "give --set evaluation.tasks=N"),
-        (["compare", "grpo", "--out", "x", "--group-size", "4"], "as in RECIPE:group_size=4"),
-        (["run", "tango", "--out", "x", "--steps", "many"], "argument --steps: expected a whole number, found 'many'"),
-        (["run", "tango", "--out", "x", "--set", "steps=0"], "steps is 0, expected at least 1"),
-        (["run", "tango", "--out", "x", "--set", "stpes=1"], "did you mean the flag `--steps 1`"),
-        (["run", "tango", "--out", "x", "--verifier", "frozne"], "did you mean 'frozen'? (there are: frozen, trained)"),
-        (["run", "tango", "--out", "x", "--tasks", "gsm8k"], "--data"),
-        (["run", "tango", "--out", "x", "--device", "quantum"], "expected auto, cpu, cuda, cuda:N or mps"),
-        (["run", "demo", "--out", "x", "--operations", "2", "2"], "has no parameter 'tasks'"),
-        (["run", "tango", "--out", "x", "--checkpoint-every", "0"], "expected at least 1"),
-        (["run", "tango", "--out", "x", "--seed", "-1"], "seed is -1, expected at least 0"),
-        (["list", "--jsno"], "unknown argument '--jsno'; did you mean --json?"),
-        (["list", "grpo"], "`cotrain run grpo --help` lists what a recipe takes"),
-        (["resume", "nowhere"], "no such directory"),
-        (["compare", "grpo", "--seeds", "0", "--out", "x"], "--seeds: '0' is too small, expected at least 1"),
-        (["view", "x", "--port", "99999"], "--port: '99999' is too large, expected at most 65535"),
-        (["sft", "--model", "./nowhere", "--out", "x"], "no such directory"),
-        (["teach", "verifier", "--reviews", "-1", "--out", "x"], "--reviews: '-1' is too small, expected at least 0"),
+        (["rnu"], "E_UNKNOWN_COMMAND: 'rnu' | 'run'"),
+        (["run"], "E_RECIPE_NOT_NAMED: cotrain list"),
+        (["run", "tanog", "--out", "x"], "E_UNKNOWN_RECIPE: 'tanog' | 'tango'"),
+        (["run", "tango"], "E_COMMAND_LINE: required: --out"),
+        (["run", "tango", "--out", "x", "--stesp", "3"], "E_COMMAND_LINE: '--stesp' | --steps"),
+        (["run", "debate", "--out", "x", "--game", "solve"], "E_COMMAND_LINE: `cotrain run debate_solve`"),
+        (["run", "debate", "--out", "x", "--game=solve"], "E_COMMAND_LINE: `cotrain run debate_solve`"),
+        (["compare", "grpo", "--out", "x", "--evaluation-tasks", "4"], "E_COMMAND_LINE: --set evaluation.tasks=N"),
+        (["compare", "grpo", "--out", "x", "--group-size", "4"], "E_COMMAND_LINE: RECIPE:group_size=4"),
+        (["run", "tango", "--out", "x", "--steps", "many"], "E_COMMAND_LINE: --steps | 'many'"),
+        (["run", "tango", "--out", "x", "--set", "steps=0"], "E_RECIPE_SETTING_RANGE: steps is 0"),
+        (["run", "tango", "--out", "x", "--set", "stpes=1"], "E_NO_SUCH_SETTING: 'stpes=1' | `--steps 1`"),
+        (["run", "tango", "--out", "x", "--verifier", "frozne"], "E_UNKNOWN_CHOICE: 'frozne' | 'frozen'"),
+        (["run", "tango", "--out", "x", "--tasks", "gsm8k"], "E_TASKS_NEED_DATA: 'gsm8k' | --data"),
+        (["run", "tango", "--out", "x", "--device", "quantum"], "E_DEVICE_NAME: 'quantum'"),
+        (["run", "demo", "--out", "x", "--operations", "2", "2"], "E_RECIPE_WITHOUT_TASKS: 'demo' | --operations"),
+        (["run", "tango", "--out", "x", "--checkpoint-every", "0"], "E_COMMAND_LINE: --checkpoint-every | '0'"),
+        (["run", "tango", "--out", "x", "--seed", "-1"], "E_RECIPE_SETTING_RANGE: seed is -1"),
+        (["list", "--jsno"], "E_COMMAND_LINE: '--jsno' | --json?"),
+        (["list", "grpo"], "E_COMMAND_LINE: `cotrain run grpo --help`"),
+        (["resume", "nowhere"], "E_NOT_RUN_DIRECTORY: nowhere"),
+        (["compare", "grpo", "--seeds", "0", "--out", "x"], "E_COMMAND_LINE: --seeds: '0'"),
+        (["view", "x", "--port", "99999"], "E_COMMAND_LINE: --port: '99999' | 65535"),
+        (["sft", "--model", "./nowhere", "--out", "x"], "E_MODEL_NOT_FOUND: './nowhere'"),
+        (["teach", "verifier", "--reviews", "-1", "--out", "x"], "E_COMMAND_LINE: --reviews: '-1'"),
     ],
 )
-def test_one_line_says_what_is_wrong(words, expected, capsys, tmp_path, monkeypatch):
+def test_one_line_says_what_is_wrong(words, code, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert expected in fails(capsys, *words)
+    command_refuses(words, code, capsys)
 
 
 def test_a_bad_model_leaves_no_run_behind(capsys, tmp_path):
     out = tmp_path / "run"
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    assert "model" in fails(capsys, "run", "grpo", "--model", tmp_path / "model", "--out", out)
+    command_refuses(["run", "grpo", "--model", tmp_path / "model", "--out", out], "E_MEMORY_FOR_WEIGHTS", capsys)
     assert not out.exists() or not any(out.iterdir())
 
 
 def test_a_malformed_row_is_named_by_row_and_column(capsys, tmp_path):
     data = tmp_path / "data.jsonl"
     data.write_text('{"question": "1+1?", "answer": "2"}\n{"question": "2+2?", "answer" "4"}\n')
-    line = fails(capsys, "run", "grpo", "--tasks", "jsonl", "--data", data, "--out", tmp_path / "run")
-    assert "row 2" in line and "column" in line and line.endswith("set such rows aside with --lenient")
+    words = ["run", "grpo", "--tasks", "jsonl", "--data", data, "--out", tmp_path / "run"]
+    command_refuses(words, "E_ROW_NOT_JSON: row 2, column 31 | --lenient", capsys)
     data.write_text('{"question": "1+1?", "anwser": "2"}\n')
-    assert "did you mean" in fails(capsys, "run", "grpo", "--tasks", "jsonl", "--data", data, "--out", tmp_path / "run")
+    command_refuses(words, "E_FIELD_MISSING: row 1 | 'answer' | 'anwser'", capsys)
 
 
 @pytest.mark.whole

@@ -11,6 +11,7 @@ from cotrain.config.override import override
 from cotrain.recipes.tango import tango
 from cotrain.serving import push
 from tests.helpers import EASY, TINY
+from tests.sentences import command_refuses
 
 
 class FakeHub:
@@ -59,26 +60,23 @@ def test_the_export_and_nothing_else_is_uploaded(run, monkeypatch, capsys):
 
 @pytest.mark.whole
 def test_refusals_are_one_line_and_send_nothing(run, monkeypatch, capsys):
-    def fails(hub, *words):
+    def fails(hub, code, *words):
         monkeypatch.setattr(push, "HfApi", lambda: hub)
-        assert main(["push", str(run), *words]) == 2
-        (line,) = capsys.readouterr().err.strip().splitlines()
+        command_refuses(["push", run, *words], code, capsys)
         assert not hub.files
-        return line
 
     judge = ("--role", "verifier", "--repo", "me/judge")
     monkeypatch.setattr(push, "get_token", lambda: None)
-    line = fails(FakeHub(), *judge)
-    assert "hf auth login" in line and "HF_TOKEN" in line
+    fails(FakeHub(), "E_HUB_TOKEN_MISSING: hf auth login | HF_TOKEN", *judge)
     monkeypatch.setattr(push, "get_token", lambda: "hf_x")
-    assert "expected owner/name" in fails(FakeHub(), "--role", "verifier", "--repo", "judge")
-    assert "expected owner/name" in fails(FakeHub(), "--role", "verifier", "--repo", "me/../judge")
+    fails(FakeHub(), "E_REPO_NAME: 'judge' | owner/name", "--role", "verifier", "--repo", "judge")
+    fails(FakeHub(), "E_REPO_NAME: 'me/../judge' | owner/name", "--role", "verifier", "--repo", "me/../judge")
     hub = FakeHub()
-    assert "did you mean" in fails(hub, "--role", "verifer", "--repo", "me/judge") and not hub.calls
-    assert "is public; nothing was sent" in fails(FakeHub(public=True), *judge, "--private")
+    fails(hub, "E_NO_SUCH_ROLE_OR_POLICY: 'verifer' | 'verifier'", "--role", "verifer", "--repo", "me/judge")
+    assert not hub.calls
+    fails(FakeHub(public=True), "E_REPO_IS_PUBLIC: me/judge | --private", *judge, "--private")
     for error in (OSError("403 Forbidden\nstory"), ConnectionError("no route"), RuntimeError("client closed")):
-        line = fails(FakeHub(error=error), *judge)
-        assert str(error).splitlines()[0] in line and "check name, token and network" in line
+        fails(FakeHub(error=error), f"E_HUB_REFUSED: me/judge | {str(error).splitlines()[0]}", *judge)
 
 
 def test_the_real_api_has_these_methods():

@@ -73,20 +73,20 @@ def test_a_function_of_no_file_runs_and_says_what_a_resumed_run_needs(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("target", "told"),
+    ("target", "code"),
     [
-        ("mine.py:shirt", "unknown function 'shirt'; did you mean 'short'"),
-        ("mine.py", "expected path/to/file.py:function"),
-        ("none.py:short", "there is no file"),
-        ("mine.py:of_two", "expected def of_two(task, answer, correct)"),
+        ("mine.py:shirt", "E_NO_SUCH_FUNCTION: 'shirt' | 'short'"),
+        ("mine.py", "E_CODE_PLACE: 'mine.py' | file.py:function"),
+        ("none.py:short", "E_CODE_FILE_MISSING: none.py"),
+        ("mine.py:of_two", "E_FUNCTION_SIGNATURE: def of_two(task, answer, correct)"),
     ],
+    ids=["function", "place", "file", "signature"],
 )
-def test_what_is_no_function_is_refused_before_the_run(target, told, tmp_path, monkeypatch, capsys):
+def test_what_is_no_function_is_refused_before_the_run(target, code, tmp_path, monkeypatch, capsys):
     (tmp_path / "mine.py").write_text(f"{SHORT}\n\ndef of_two(task, answer): ...\n")
     monkeypatch.chdir(tmp_path)
-    assert main(["run", "grpo", "--reward", target, "--out", "run"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert told in line and not (tmp_path / "run").exists()
+    command_refuses(["run", "grpo", "--reward", target, "--out", "run"], code, capsys)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_reward_and_noise_of_the_truth_do_not_go_together():
@@ -121,7 +121,7 @@ class NoNumber:
         (lambda: 1e308, "failures/solver: reward reward out of range"),
         (lambda: 10**400, "failures/solver: reward reward out of range"),
         (NoNumber, "failures/solver: reward reward out of range"),
-        (leaves, "failures/test_reward.py, line 104: SystemExit: 3"),
+        (leaves, "failures/test_reward.py, line 109: SystemExit: 3"),
     ],
     ids=["nan", "1e308", "10**400", "no number", "leaves"],
 )

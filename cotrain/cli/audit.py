@@ -84,7 +84,7 @@ def _path_of(value: str | None) -> Path | None:
 
 def _audit_parser() -> Parser:
     parser = Parser(prog="cotrain audit", description=audit.__doc__)
-    parser.add_argument("files", nargs="+", metavar="FILE", help="of rollouts, or a folder of such files")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a file of rollouts, or a folder of such files")
     columns = parser.add_argument_group("which column is what (default: the one whose name is usual)")
     for flag, (_, about) in COLUMNS.items():
         columns.add_argument(flag, metavar="NAME", help=about)
@@ -95,17 +95,19 @@ def _audit_parser() -> Parser:
         help="the judge accepts from this score on (default: the higher of two values, 0.5 of 0 to 1, 0 of -1 to 1)",
     )
     truth = parser.add_argument_group("what is true")
-    truth.add_argument("--references", metavar="FILE", help="of questions and reference answers, found by the prompt")
-    truth.add_argument("--question-column", metavar="NAME", help="of --references")
-    truth.add_argument("--answer-column", metavar="NAME", help="of --references")
-    truth.add_argument("--answer-format", metavar="FORMAT", help="of responses: tags, boxed, hash, phrase …")
+    truth.add_argument("--references", metavar="FILE", help="questions and reference answers, found by the prompt")
+    truth.add_argument("--question-column", metavar="NAME", help="the column of questions in --references")
+    truth.add_argument("--answer-column", metavar="NAME", help="the column of answers in --references")
+    truth.add_argument("--answer-format", metavar="FORMAT", help="format of answers: tags, boxed, hash, phrase …")
     truth.add_argument("--no-grade", action="store_true", help="do not compare with reference answers")
     truth.add_argument("--truth-by", metavar="FILE.py:FUNCTION", help="asked of every prompt, response and reference")
     labels = parser.add_argument_group("labels, where nobody knows the truth")
-    labels.add_argument("--width", type=real_number(above=0.0), metavar="W", help="of the interval that is wanted: 0.1")
+    labels.add_argument(
+        "--width", type=real_number(above=0.0), metavar="W", help="of the interval that is wanted, as 0.1"
+    )
     add_count(labels, "--label", "so many answers, in place of a width")
     labels.add_argument("--to-label", metavar="FILE", help="write there which answers to label")
-    labels.add_argument("--labels", metavar="FILE", help="with labels; or FILE.py:FUNCTION, asked of a sample alone")
+    labels.add_argument("--labels", metavar="FILE", help="a file of labels; or FILE.py:FUNCTION, asked of a sample")
     parser.add_argument("--out", metavar="DIR", help="keep the rollouts as a run, for `view`, `why` and `diff`")
     add_json_flag(parser)
     return parser

@@ -30,8 +30,8 @@ def check(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--against", nargs="+", default=[], metavar="FILE", help="files that must not share questions")
     parser.add_argument("--schema", help="a benchmark, such as svamp, where the columns cannot be guessed")
-    parser.add_argument("--question-column", metavar="NAME", help="with the question, where its name is no usual one")
-    parser.add_argument("--answer-column", metavar="NAME", help="with the answer, where its name is no usual one")
+    parser.add_argument("--question-column", metavar="NAME", help="column of questions, where its name is no usual one")
+    parser.add_argument("--answer-column", metavar="NAME", help="column of answers, where its name is no usual one")
     parser.add_argument(
         "--labelled",
         metavar="WHICH",

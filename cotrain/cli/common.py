@@ -34,10 +34,7 @@ def load_libraries() -> None:
 def _quiet_libraries() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    for library in (
-        "transformers",
-        "peft",
-    ):  # they warn of their own future changes, which no user of a command can make
+    for library in ("transformers", "peft"):  # they warn of what they will change, which no user of a command can help
         warnings.filterwarnings("ignore", category=FutureWarning, module=library)
     from huggingface_hub.utils import disable_progress_bars
     from transformers.utils import logging

@@ -56,7 +56,7 @@ def list_recipes(argv: Sequence[str]) -> int:
         for name in names:
             try:
                 build = find_recipe(name)
-            except ConfigError as error:  # an installed package may raise it
+            except ConfigError as error:  # a recipe of an installed package does not load
                 print_lines([_wrap_entry(str(error), width)])
                 continue
 
@@ -226,7 +226,7 @@ def _eval_parser() -> Parser:
     parser.add_argument(
         "--suite", metavar="A,B", help="benchmarks instead of a split: gsm8k,math500,processbench …; core"
     )
-    parser.add_argument("--data", nargs="+", default=[], metavar="PATH", help="of the suites: PATH or NAME=PATH each")
+    parser.add_argument("--data", nargs="+", default=[], metavar="PATH", help="files of suites: PATH or NAME=PATH each")
     add_count(
         parser,
         "--samples",
@@ -241,7 +241,7 @@ def _eval_parser() -> Parser:
         "--temperature",
         type=real_number(0.0),
         metavar="X",
-        help="of samples and of reviews (default: as roles have it)",
+        help="temperature of samples and of reviews (default: as roles have it)",
     )
     add_count(parser, "--shots", "of --suite core: solved rows before each (default: 0)", least=0)
     parser.add_argument("--solver", metavar="ROLE", help="who answers (default: solver)")

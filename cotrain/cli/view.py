@@ -26,7 +26,7 @@ def view(words: Sequence[str]) -> int:
     parser.add_argument(
         "place",
         metavar="DIR",
-        help="of a run, comparison or study, or a folder of them, or rollouts of another trainer; DIR#r:12:3:0 is one "
+        help="a run, comparison or study, or a folder of them, or rollouts of another trainer; DIR#r:12:3:0 is one "
         "of its screens or rollouts",
     )
     parser.add_argument(

@@ -70,7 +70,7 @@ DATA_ENDINGS = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".csv", ".csv.gz", E
 JSON_LINES = (".jsonl", ".ndjson", ".jl")
 FORMATS = {ENDING: "parquet", ".csv": "CSV with a header", ".json": "one JSON array of objects"}
 _SHARD = re.compile(r"(?P<part>.+?)-(?P<number>\d{5})-of-(?P<count>\d{5})(?:-[0-9a-f]+)?")  # as the Hub numbers files
-Line = bytes | dict[str, Any]  # a line of a file, or an object that was read already: from parquet or the Hub
+Line = bytes | dict[str, Any]  # a line as it stands in a file, or an object that was read already (parquet, the Hub)
 
 
 @dataclass(frozen=True, slots=True)

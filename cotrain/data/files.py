@@ -154,7 +154,9 @@ class JsonlTasks:
     def _column_notes(self) -> list[str]:
         """Notes on the other columns: system texts that are put in front of questions, and columns that are not
         read."""
-        rows = [row for of_split in self._rows.values() for row in of_split]
+        rows: list[Row] = []
+        for of_split in self._rows.values():
+            rows += of_split
         notes = []
         with_system = sum(bool(row.system) for row in rows)
         if with_system:
@@ -178,9 +180,19 @@ class JsonlTasks:
         """``JsonlTasks(**source.describe()["settings"])`` is this source, as long as the file is the same."""
         question, answer = self._columns
         workers, deadline_s = self._limits
-        settings = {"path": self.path, "question": question, "answer": answer, "name": self.name, "workers": workers}
-        settings |= {"deadline_s": deadline_s, "digest": self._digest} | ({"lenient": True} if self._lenient else {})
-        settings |= {"unanswered": True} if self._unanswered else {}
+        settings = {
+            "path": self.path,
+            "question": question,
+            "answer": answer,
+            "name": self.name,
+            "workers": workers,
+            "deadline_s": deadline_s,
+            "digest": self._digest,
+        }
+        if self._lenient:
+            settings["lenient"] = True
+        if self._unanswered:
+            settings["unanswered"] = True
         return {"kind": "jsonl", "settings": settings}
 
     def close(self) -> None:
@@ -206,12 +218,17 @@ class JsonlTasks:
 
     def _keep_paraphrases_apart(self) -> None:
         """Leave out training rows that ask a held-out question, or of which a paraphrase does."""
-        held_out = {normal_question(row.question) for split in ("validation", "test") for row in self._rows[split]}
-        for split in {"train", UNLABELLED} & self._rows.keys():
-            rows = self._rows[split]
-            self._rows[split] = tuple(
-                r for r in rows if held_out.isdisjoint(map(normal_question, (r.question, *r.paraphrases)))
-            )
+        held_out = {normal_question(row.question) for row in (*self._rows["validation"], *self._rows["test"])}
+
+        def asks_held_out(row: Row) -> bool:
+            wordings = (row.question, *row.paraphrases)
+            return any(normal_question(wording) in held_out for wording in wordings)
+
+        for split in ("train", UNLABELLED):
+            rows = self._rows.get(split)
+            if rows is None:
+                continue
+            self._rows[split] = tuple(row for row in rows if not asks_held_out(row))
             self.left_out += len(rows) - len(self._rows[split])
 
 
@@ -280,8 +297,11 @@ def _splits_of_hub(path: str, found: Mapping[str, list[dict[str, Any]]]) -> dict
 
 def _files_of_other_folders(folder: Path, place: Path) -> list[Path]:
     """The files of rows in the folders of a directory other than ``place``, such as further configurations."""
-    others = [inner for inner in sorted(folder.iterdir()) if inner.is_dir() and inner != place]
-    return [file for inner in others for file in sorted(inner.iterdir()) if file.is_file() and has_rows(file)]
+    files: list[Path] = []
+    for inner in sorted(folder.iterdir()):
+        if inner.is_dir() and inner != place:
+            files += [file for file in sorted(inner.iterdir()) if file.is_file() and has_rows(file)]
+    return files
 
 
 def _files_of_splits(folder: Path) -> dict[str, list[Path]]:

@@ -59,8 +59,9 @@ class PartlyLabelled:
                 return self.targets.get(UNLABELLED, index - answered)
             source = self._source_of(split)
             task = source.get(split, index)
-            # Both sources may use one id.
-            return replace(task, id=f"labelled-{task.id}") if source is self.easier else task
+            if source is self.easier:
+                return replace(task, id=f"labelled-{task.id}")  # the other source may have a task of this id
+            return task
 
         if split == "train":
             return self.targets.get("train", self._permuted_place(index))

@@ -17,13 +17,13 @@ LOST = (  # what a reply says next to its content
     *("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking", "thoughts", "thought"),
     *("train_detail", "train_details"),
 )
-SWITCHES = (  # columns that are 1 or true for a reply that is learned
+SWITCHES = (  # keys that are 1 or true where a reply is learned
     *("weight", "weights", "train", "training", "trainable", "train_on", "train_on_turn", "learn"),
     *("loss", "loss_mask", "loss_weight", "loss_scale", "loss_on"),
 )
-MASKS = ("mask", "masked", "ignore", "skip")  # columns that are 0 or false for a reply that is learned
+MASKS = ("mask", "masked", "ignore", "skip")  # keys that are 0 or false where a reply is learned
 REPLIES = ("messages", "conversations", "completion")  # columns with a reply
-VERDICTS = ("label", "is_correct", "correct")  # columns for a whole row: 1 or true for a wanted reply
+VERDICTS = ("label", "is_correct", "correct")  # keys of a whole row, which are 1 or true where its reply is wanted
 _NOTHING: tuple[Any, ...] = (None, "", [], {})
 _YES = ("true", "1", "1.0", "yes")
 _NO = ("false", "0", "0.0", "no")

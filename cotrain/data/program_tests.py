@@ -28,11 +28,16 @@ def paper_of(*, before: str, tests: str, solution: str) -> str:
     else:
         defined = {name for statement in reference for name in _names_defined(statement)}
 
-    imports = [
-        ast.unparse(s) for s in reference if isinstance(s, ast.Import | ast.ImportFrom) and used & _names_imported(s)
-    ]
-    known_names = defined.union(*(_names_imported(s) for s in reference if isinstance(s, ast.Import | ast.ImportFrom)))
-    imports += [f"import {name}" for name in sorted((used & sys.stdlib_module_names) - known_names)]
+    imports = []
+    known_names = set(defined)
+    for statement in reference:
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            imported = _names_imported(statement)
+            known_names |= imported
+            if used & imported:
+                imports.append(ast.unparse(statement))
+    unimported_modules = (used & sys.stdlib_module_names) - known_names
+    imports += [f"import {name}" for name in sorted(unimported_modules)]
     return json.dumps({"imports": imports, "names": sorted(defined & used), "before": before, "tests": tests})
 
 
@@ -59,7 +64,9 @@ def _all_statements(body: Iterable[ast.stmt]) -> Iterable[ast.stmt]:
 def _names_defined(statement: ast.stmt) -> set[str]:
     if isinstance(statement, Definition):
         return {statement.name}
-    nodes = () if isinstance(statement, ast.Import | ast.ImportFrom) else ast.walk(statement)
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return set()
+    nodes = ast.walk(statement)
     return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
 
 

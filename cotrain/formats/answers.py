@@ -120,11 +120,15 @@ def free_solution(text: str, answer: str, steps: str | None = None) -> Solution 
     if isinstance(spoken, ParseFailure):
         said = behind_thoughts(text) if len(text) <= MAX_CHARS else None
         return _failure_with_answer(spoken, None if said is None else _find_answer(said, answer))
+    raw_answer: str | None = None
+    body = ""
     if answer == TAGS:
         blocks = [block for block in blocks_of(spoken, "answer") if block.text.strip()]
         if len(blocks) > 1:
             return _failure_with_answer(ParseFailure(reason="several answers"), blocks[-1].text)
-        raw_answer, body = (blocks[0].text, spoken[: blocks[0].start - len("<answer>")]) if blocks else (None, "")
+        if blocks:
+            raw_answer = blocks[0].text
+            body = spoken[: blocks[0].start - len("<answer>")]
         if not body.strip():  # all but the answer is a thought
             body = without_tags(text[: len(body)])
     else:
@@ -137,9 +141,8 @@ def free_solution(text: str, answer: str, steps: str | None = None) -> Solution 
     cut_steps = steps_in(body, steps or LINES)
     if not cut_steps:
         return _failure_with_answer(ParseFailure(reason="no steps"), said)
-    return Solution(
-        steps=cut_steps, answer=said, tagged=write_solution([_without_marks(step.text) for step in cut_steps], said)
-    )
+    tagged = write_solution([_without_marks(step.text) for step in cut_steps], said)
+    return Solution(steps=cut_steps, answer=said, tagged=tagged)
 
 
 def _find_answer(spoken: str, answer: str) -> str | None:
@@ -153,7 +156,9 @@ def _find_answer(spoken: str, answer: str) -> str | None:
 def _failure_with_answer(failure: ParseFailure, answer: str | None) -> ParseFailure:
     """The failure of a text that names this answer all the same."""
     cleaned = _without_marks(answer or "")
-    return replace(failure, tagged=write_solution((), cleaned)) if cleaned else failure
+    if not cleaned:
+        return failure
+    return replace(failure, tagged=write_solution((), cleaned))
 
 
 def answer_reader(answer: str) -> Callable[[str], str | None]:
@@ -171,6 +176,7 @@ def check_answer(answer: str) -> None:
 
 
 def _last_match(pattern: re.Pattern[str], text: str) -> str | None:
+    """The first group of the last match."""
     last = None
     for match in pattern.finditer(text):
         last = match[1]
@@ -178,13 +184,16 @@ def _last_match(pattern: re.Pattern[str], text: str) -> str | None:
 
 
 def _hash_answer(text: str) -> str | None:
-    lines = [first_line(part) for part in re.split("#{4,}", text)[1:]]
+    """Return what follows the last #### that anything follows."""
+    _, *parts = re.split("#{4,}", text)
+    lines = [first_line(part) for part in parts]
     return next((line for line in reversed(lines) if line), None)
 
 
 def first_line(text: str) -> str:
     """The first line that is not blank, or its first sentence where that ends in a number."""
-    return re.split(r"(?<=\d)\.\s+(?=[A-Z])", text.strip().split("\n", 1)[0].strip(), maxsplit=1)[0]
+    line = text.strip().partition("\n")[0].strip()
+    return re.split(r"(?<=\d)\.\s+(?=[A-Z])", line, maxsplit=1)[0]
 
 
 def _phrase_answer(text: str) -> str | None:
@@ -194,16 +203,24 @@ def _phrase_answer(text: str) -> str | None:
     praise = None
     for match in reversed(list(_SAYS.finditer(text))):
         before = text[max(0, match.start() - LONGEST) : match.start()]
-        if _OFFERS.search(re.split(r"[.!?\n:]", before)[-1]):
+        sentence_before = re.split(r"[.!?\n:]", before)[-1]
+        if _OFFERS.search(sentence_before):
             continue
-        if (candidate := _leading_answer(_LISTING.sub("", text[match.end() : match.end() + 2 * LONGEST]))) is None:
+        behind = text[match.end() : match.end() + 2 * LONGEST]
+        candidate = _leading_answer(_LISTING.sub("", behind))
+        if candidate is None:
             continue
-        own = re.search(r"\b(?:my|your|our|this|that)\s+$", before, re.I)
-        if not _PRAISE.match(candidate) and not (own and candidate.replace(" ", "").isalpha() and len(candidate) > 1):
+        is_own = re.search(r"\b(?:my|your|our|this|that)\s+$", before, re.I) is not None
+        is_words = candidate.replace(" ", "").isalpha() and len(candidate) > 1
+        is_praise = _PRAISE.match(candidate) is not None or (is_own and is_words)
+        if not is_praise:
             return candidate
         praise = praise or candidate
+
     bold = _BOLD.search(text[-LONGEST:])
-    return praise if bold is None else _leading_answer(bold[1])
+    if bold is None:
+        return praise
+    return _leading_answer(bold[1])
 
 
 def _leading_answer(rest: str) -> str | None:
@@ -243,11 +260,12 @@ def _math_answer(line: str, spans: Sequence[re.Match[str]]) -> str:
         between = line[end : span.start()]
         if answer and not re.fullmatch(_AND, between):
             break
-        inside = " ".join(without_alignment(next(group for group in span.groups() if group is not None)).split())
-        answer = answer + (between if answer else "") + inside.rstrip(".,;")
+        inside = next(group for group in span.groups() if group is not None)
+        formula = " ".join(without_alignment(inside).split()).rstrip(".,;")
+        answer = f"{answer}{between}{formula}" if answer else formula
         end = span.end()
     scale = re.match(rf"\s?{_SCALE}", line[end:], re.I)
-    return answer + (scale[0] if scale else "")
+    return answer + scale[0] if scale else answer
 
 
 def without_alignment(text: str) -> str:
@@ -255,23 +273,17 @@ def without_alignment(text: str) -> str:
     begins with "=" goes on."""
     if "\\begin{" not in text:
         return text
-    text = _ALIGNED.sub(" ", _SYSTEM.sub(r"\1", text))
-    return text if "\\begin{" in text else _LINE_ENDS.sub(lambda end: " =" if end[1] else ", ", text)
+    text = _SYSTEM.sub(r"\1", text)
+    text = _ALIGNED.sub(" ", text)
+    if "\\begin{" in text:  # a matrix, whose lines are no list
+        return text
+    return _LINE_ENDS.sub(lambda end: " =" if end[1] else ", ", text)
 
 
 def _sentence_answer(sentence: str) -> str:
     """Return what a sentence gives as the answer."""
     if "=" in sentence:
-        if _NUMBER.fullmatch(reasoned := _REASON.split(sentence, maxsplit=1)[0]):  # 5, because 2 + 3 = 5
-            return reasoned
-        side = sentence.rpartition("=")[2].strip()
-        number = _NUMBER.match(side)
-        rest = side[number.end() :] if number else side
-        several = re.search(r"\b(?:or|and)\b|,\s", sentence)
-        if number and re.fullmatch(r"[\s\w,.!°'()-]*", rest) and not re.match(r"\w|\s[+*/^-]", rest) and not several:
-            return number[0]
-        return sentence
-
+        return _equation_answer(sentence)
     if sentence.startswith("not ") or "otherwise" in sentence:
         return sentence
     short = _REASON.split(sentence, maxsplit=1)[0]
@@ -279,28 +291,65 @@ def _sentence_answer(sentence: str) -> str:
         sentence = short
     if len(sentence.split()) <= 3:
         return sentence
-    if groups := list(_GROUP.finditer(sentence)):
-        joined = all(re.fullmatch(_AND, sentence[a.end() : b.start()]) for a, b in pairwise(groups))
-        return sentence[groups[0].start() : groups[-1 if joined else 0].end()]
+    groups = list(_GROUP.finditer(sentence))
+    if groups:
+        joined = all(re.fullmatch(_AND, gap) for gap in _gaps_between(sentence, groups))
+        last = groups[-1] if joined else groups[0]
+        return sentence[groups[0].start() : last.end()]
     if _FORMULA.search(sentence):
         runs = [run.strip().rstrip(",;") for run in re.split(r"(?<!\S)[A-Za-z]{2,}[,;:]?(?!\S)", sentence)]
         return next((run for run in runs if _FORMULA.search(run)), sentence)
+    return _numbers_of(sentence)
+
+
+def _equation_answer(sentence: str) -> str:
+    """The number on the right of the last "=", where nothing goes on behind it; else the whole."""
+    reasoned = _REASON.split(sentence, maxsplit=1)[0]
+    if _NUMBER.fullmatch(reasoned):  # 5, because 2 + 3 = 5
+        return reasoned
+    side = sentence.rpartition("=")[2].strip()
+    number = _NUMBER.match(side)
+    if number is None:
+        return sentence
+    rest = side[number.end() :]
+    is_plain = re.fullmatch(r"[\s\w,.!°'()-]*", rest) is not None
+    goes_on = re.match(r"\w|\s[+*/^-]", rest) is not None
+    states_several = re.search(r"\b(?:or|and)\b|,\s", sentence) is not None
+    if is_plain and not goes_on and not states_several:
+        return number[0]
+    return sentence
+
+
+def _numbers_of(sentence: str) -> str:
+    """The first number of a sentence, with those that it is listed with and with the word behind them; the sentence
+    where there is none, and where words change what the number says."""
     numbers = list(_NUMBER.finditer(sentence))
     if not numbers or _CHANGES.search(sentence[: numbers[0].start()]):
         return sentence
-    gaps = [sentence[a.end() : b.start()] for a, b in pairwise(numbers)]
-    listed = all(re.fullmatch(rf"(?:\s?[^\W\d]+){{0,2}}{_AND}|\s?[^\W\d]+\s", gap) for gap in gaps)
-    end = numbers[-1 if listed else 0].end()
-    unit = rf"\s?{_SCALE}" + (r"|\s[^\W\d]+" if listed and not all(re.fullmatch(_AND, gap) for gap in gaps) else "")
-    behind = re.match(unit, sentence[end:], re.I)
-    return sentence[numbers[0].start() : end] + (behind[0] if behind else "")
+    gaps = _gaps_between(sentence, numbers)
+    are_listed = all(re.fullmatch(rf"(?:\s?[^\W\d]+){{0,2}}{_AND}|\s?[^\W\d]+\s", gap) for gap in gaps)
+    have_units = not all(re.fullmatch(_AND, gap) for gap in gaps)  # 3 apples and 4 pears
+    last = numbers[-1] if are_listed else numbers[0]
+    unit = rf"\s?{_SCALE}"
+    if are_listed and have_units:
+        unit += r"|\s[^\W\d]+"
+    behind = re.match(unit, sentence[last.end() :], re.I)
+    listed = sentence[numbers[0].start() : last.end()]
+    return listed + behind[0] if behind else listed
+
+
+def _gaps_between(text: str, matches: Sequence[re.Match[str]]) -> list[str]:
+    return [text[match.end() : following.start()] for match, following in pairwise(matches)]
 
 
 def _last_number(text: str) -> str | None:
-    number = None
+    last = None
     for match in _NUMBER.finditer(text):
-        number = match[0].lstrip("$") if text.startswith("$", match.end()) else match[0]  # $…$ is mathematics
-    return number
+        last = match
+    if last is None:
+        return None
+    is_mathematics = text.startswith("$", last.end())  # $5$ is no 5 dollars
+    return last[0].lstrip("$") if is_mathematics else last[0]
 
 
 def final_answer(text: str) -> str | None:
@@ -309,14 +358,16 @@ def final_answer(text: str) -> str | None:
     The last complete ``<answer>…</answer>``; without one the last ``\boxed{…}`` with balanced braces; without one what
     follows the last ``####`` on its line. An empty answer is None, and what stands in a thought is no answer.
     """
-    if (spoken := behind_thoughts(text)) is None:
+    spoken = behind_thoughts(text)
+    if spoken is None:
         return None
-    text = spoken
-    if (inside := _last_block(text, "answer")) is not None:
-        return inside or None
-    if (boxed := last_boxed(text)) is not None:
+    in_tags = _last_block(spoken, "answer")
+    if in_tags is not None:
+        return in_tags or None
+    boxed = last_boxed(spoken)
+    if boxed is not None:
         return boxed.strip() or None
-    return _hash_answer(text)
+    return _hash_answer(spoken)
 
 
 def answer_in(response: str, answer: str | None = None) -> str | None:
@@ -335,12 +386,13 @@ def last_boxed(text: str) -> str | None:
     r"""The inside of the ``\boxed{…}`` that begins last among those whose braces balance and that are not blank, behind
     those that it is joined to by "and", "or" or a comma: "1, 2". Where there is none, the number or letter behind the
     last ``\boxed``. ``\fbox`` is another name of it."""
-    if (first := _BOX.search(text)) is None:
+    first = _BOX.search(text)
+    if first is None:
         return None
     boxes = list(_BOX.finditer(text, first.start()))
-    starts = {box.end() - 1: box.start() for box in boxes if box[1]}
+    starts = {box.end() - 1: box.start() for box in boxes if box[1]}  # opening brace → where its box begins
     open_braces = list[int]()
-    ends = dict[int, int]()
+    ends = dict[int, int]()  # opening brace of a box that is not blank → its closing one
     for mark in _BRACE.finditer(text, first.start()):
         if mark[0] == "{":
             open_braces.append(mark.start())
@@ -351,9 +403,12 @@ def last_boxed(text: str) -> str | None:
 
     if not ends:
         return next((box[2] for box in reversed(boxes) if box[2]), None)
-    joined = [max(ends)]
-    for start in sorted(ends, reverse=True)[1:]:
-        if ends[start] > starts[joined[0]] or not _JOINT.fullmatch(text, ends[start] + 1, starts[joined[0]]):
+    last, *earlier = sorted(ends, reverse=True)
+    joined = [last]
+    for start in earlier:
+        next_box = starts[joined[0]]
+        is_outside = ends[start] <= next_box
+        if not is_outside or not _JOINT.fullmatch(text, ends[start] + 1, next_box):
             break
         joined.insert(0, start)
     return ", ".join(dict.fromkeys(text[start + 1 : ends[start]] for start in joined))

@@ -274,8 +274,9 @@ def _step_lines_of(text: str, ends: Sequence[re.Match[str]]) -> list[_StepLine]:
     stop = ends[-1].start() if ends else len(text)
     marks = list[re.Match[str]]()
     for match in _STEP.finditer(text, 0, stop):
-        goes_on = int(match["k"]) == (int(marks[-1]["k"]) if marks else 0) + 1
-        if goes_on or _heads_a_step(match):
+        last_number = int(marks[-1]["k"]) if marks else 0
+        continues = int(match["k"]) == last_number + 1
+        if continues or _heads_a_step(match):
             marks.append(match)
 
     edges = [*(mark.start() for mark in marks[1:]), stop]
@@ -370,7 +371,7 @@ def _read_boxed(text: str, boxes: Sequence[re.Match[str]], count: int | None) ->
         return _verdict_failure("several verdicts")
     if count is not None and len(verdict_boxes) != count + 1:
         return _verdict_failure("no steps" if len(verdict_boxes) == 1 else "step count")
-    if any(is_negated(text[text.rfind("\n", 0, match.start()) + 1 : match.start()]) for match, _ in verdict_boxes):
+    if any(is_negated(_line_before(text, match.start())) for match, _ in verdict_boxes):
         return _verdict_failure("bad final verdict")  # not \boxed{Yes}
     if count is None:
         return _answer_verdict(_group_span(last), final)
@@ -383,11 +384,19 @@ def _wrong_step_of(text: str, boxes: Sequence[re.Match[str]], count: int | None)
     if _has_more(text, boxes[-1].end()):
         return _verdict_failure("text after verdict", 0)
     number = boxes[-1][1].strip("$ \t").replace("−", "-").replace("–", "-")
-    if not re.fullmatch(r"-1|\d{1,3}", number) or (count is not None and int(number) >= count):
+    if not re.fullmatch(r"-1|\d{1,3}", number):
         return _verdict_failure("bad final verdict")
-    first = int(number)
-    steps = tuple(first < 0 or k < first for k in range(count or 0))
-    return Verdict(final=first < 0, score=float(first < 0), steps=steps)
+    first_wrong = int(number)
+    if count is not None and first_wrong >= count:
+        return _verdict_failure("bad final verdict")
+    all_right = first_wrong < 0
+    steps = tuple(all_right or step < first_wrong for step in range(count or 0))
+    return Verdict(final=all_right, score=float(all_right), steps=steps)
+
+
+def _line_before(text: str, place: int) -> str:
+    """What stands in front of a place on its line."""
+    return text[text.rfind("\n", 0, place) + 1 : place]
 
 
 def _has_more(text: str, at: int) -> bool:
@@ -437,14 +446,16 @@ def find_imitations(seen: str, form: str) -> Iterator[tuple[int, int, str]]:
     """(start, end, what to put there) of what a reader of this form could take for a verdict in a quotation of
     ``seen``, in order."""
     if form in (BOXED, FIRST_WRONG):
-        yield from ((m.start(), m.end(), "\\boxed {") for m in _BEGINS_A_BOX.finditer(seen))
+        for box in _BEGINS_A_BOX.finditer(seen):
+            yield box.start(), box.end(), "\\boxed {"
         return
     places = [match.span() for match in _ANY.finditer(seen)]
-    many = len(places) > MOST
-    alone = {m.span("word") for m in (*_FIRST.finditer(seen), *_ARROWED.finditer(seen))}
-    alone |= {m.span() for m in _PLAIN.finditer(seen)}
+    are_too_many = len(places) > MOST  # to try them one by one
+    alone = {match.span("word") for match in (*_FIRST.finditer(seen), *_ARROWED.finditer(seen))}
+    alone |= {match.span() for match in _PLAIN.finditer(seen)}
     for start, end in places:
-        if (form == WORDS and (start, end) in alone) or many or _could_end_there(seen, start, end, form):
+        is_verdict_alone = form == WORDS and (start, end) in alone
+        if is_verdict_alone or are_too_many or _could_end_there(seen, start, end, form):
             yield start, end, GAP
 
 

@@ -18,7 +18,7 @@ from cotrain.prompts.chat_template import Message
 MAX_CHOICES = 128  # n times prompts
 MAX_TOP = 20  # alternatives of a token
 MAX_STOPS = 16
-MAX_MESSAGES = 2048  # in a conversation: a template writes some tokens around each, and takes its time for it
+MAX_MESSAGES = 2048  # messages of a conversation: a template writes some tokens around each, which takes time
 _SPOKEN = ("temperature", "top_p", "max_tokens", "seed", "stop", "n", "logprobs", "stream", "stream_options")
 CHAT = ("model", "messages", "max_completion_tokens", "top_logprobs", *_SPOKEN)
 COMPLETIONS = ("model", "prompt", "echo", "return_token_ids", *_SPOKEN)

@@ -46,7 +46,7 @@ class Preference:
 
     @property
     def final(self) -> bool | None:
-        """Is the first better; None for a tie."""
+        """Whether the first is better; None for a tie."""
         return None if self.margin == 0 else self.margin > 0
 
     @property
@@ -74,15 +74,20 @@ class Ratings:
 
     @property
     def final(self) -> bool | None:
-        """Whether the first of two responses is better; None for a tie and for any other number of responses."""
-        return None if len(self.points) != 2 or self.best is None else self.best == 0
+        """Whether the first of two is better; None for a tie, and for any other number of responses."""
+        if len(self.points) != 2 or self.best is None:
+            return None
+        return self.best == 0
 
     @property
     def score(self) -> float | None:
         """In [0, 1]: of one, its points; of two, how far the first is ahead; of more, None."""
         if len(self.points) == 1:
             return (self.points[0] - 1) / (BEST - 1)
-        return 0.5 + (self.points[0] - self.points[1]) / (2 * (BEST - 1)) if len(self.points) == 2 else None
+        if len(self.points) == 2:
+            first, second = self.points
+            return 0.5 + (first - second) / (2 * (BEST - 1))
+        return None
 
 
 # -- RM-R1
@@ -106,7 +111,9 @@ def read_rmr1(text: str) -> Preference | Abstention | ParseFailure:
     if end.count("[[A]]") + end.count("[[B]]") != 1:
         return scored_failure("two letters", missing=1)
     letter = Span(start=word.start + 2, end=word.end - 2, text=word.text[2:-2])
-    missing = (not _has_block(text, "eval")) + (not _has_block(text, "rubric") and not _has_block(text, "solution"))
+    has_evaluation = _has_block(text, "eval")
+    has_grounds = _has_block(text, "rubric") or _has_block(text, "solution")
+    missing = (not has_evaluation) + (not has_grounds)
     return Preference(margin=_BRACKETED[word.text], spans=(letter,), format_score=_clip_score(1.0 - 0.4 * missing))
 
 
@@ -136,6 +143,8 @@ def read_thinkrm(text: str, *, graded: bool = False) -> Preference | Abstention 
 
 # -- DeepSeek-GRM
 
+GRM_BLOCKS = ("principles", "critique", "scores")  # in this order
+
 
 def read_grm(text: str, count: int) -> Ratings | Abstention | ParseFailure:
     r"""Weighted principles, a critique, and ``count`` integers 1 … 10 in one list, in brackets or ``\boxed{}``.
@@ -147,21 +156,32 @@ def read_grm(text: str, count: int) -> Ratings | Abstention | ParseFailure:
     spoken = without_thought(text)
     if isinstance(spoken, ParseFailure):
         return spoken
-    scan = _scan_blocks(spoken, ("principles", "critique", "scores"))
+    scan = _scan_blocks(spoken, GRM_BLOCKS)
     names = [name for name, _ in scan.blocks]
     if scan.broken is not None:
         return scored_failure(scan.broken, missing=1)
-    if names != ["principles", "critique", "scores"]:
-        return scored_failure("bad order", missing=max(1, len({"principles", "critique", "scores"} - set(names))))
+    if names != list(GRM_BLOCKS):
+        missing = set(GRM_BLOCKS) - set(names)
+        return scored_failure("bad order", missing=max(1, len(missing)))
     if scan.stray:
         return scored_failure("stray text", stray=True)
-    scores_text = unbox_span(scan.blocks_named("scores")[0]).text
+
+    (scores_block,) = scan.blocks_named("scores")
+    scores_text = unbox_span(scores_block).text
     if scores_text == ABSTAIN:
         return Abstention()
-    lines = [_parse_principle(line) for line in scan.blocks_named("principles")[0].text.splitlines() if line.strip()]
-    principles = tuple(line for line in lines if line is not None)
-    if not lines or len(principles) != len(lines):
+    (principles_block,) = scan.blocks_named("principles")
+    principles = []
+    for line in principles_block.text.splitlines():
+        if not line.strip():
+            continue
+        principle = _parse_principle(line)
+        if principle is None:
+            return scored_failure("bad principles", missing=1)
+        principles.append(principle)
+    if not principles:
         return scored_failure("bad principles", missing=1)
+
     if scores_text.startswith("[") and scores_text.endswith("]"):
         scores_text = scores_text[1:-1]
     points = tuple(_POINTS.get(number.strip(), 0) for number in scores_text.split(","))
@@ -169,7 +189,7 @@ def read_grm(text: str, count: int) -> Ratings | Abstention | ParseFailure:
         return scored_failure("bad scores", missing=1)
     if len(points) != count:
         return scored_failure("score count", missing=1)
-    return Ratings(points=points, principles=principles)
+    return Ratings(points=points, principles=tuple(principles))
 
 
 # -- GRAM

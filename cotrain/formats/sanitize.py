@@ -74,14 +74,17 @@ def guard_fields(
         return dict(fields)
 
     def make_safe(name: str, text: str) -> str:
-        review = name == "review"
+        is_review = name == "review"
         if words and verdict != TAGS:
             text = without_verdicts(text, verdict)
         elif words:
-            text = without_words(text, words, review=review, small=marked)
+            text = without_words(text, words, review=is_review, small=marked)
         if marked:
             return text
-        text = break_tags(text if review else without_stray(text), _REVIEW if review else _OWN)
+        if is_review:
+            text = break_tags(text, _REVIEW)
+        else:
+            text = break_tags(without_stray(text), _OWN)
         return quote_labels(text, labels)
 
     safe = dict(fields)
@@ -94,8 +97,12 @@ def guard_fields(
 @lru_cache(maxsize=256)  # a run has few templates, and asks at every prompt
 def labels_of(template: str) -> tuple[str, ...]:
     """The short lines of a template that end in a colon, without it: "Review"."""
-    lines = [line.strip() for text in literals_of(template) for line in text.split("\n")]
-    return tuple(dict.fromkeys(line[:-1] for line in lines if line.endswith(":") and 1 < len(line) <= _LONGEST_LABEL))
+    labels = []
+    for text in literals_of(template):
+        for line in map(str.strip, text.split("\n")):
+            if line.endswith(":") and 1 < len(line) <= _LONGEST_LABEL:
+                labels.append(line[:-1])
+    return tuple(dict.fromkeys(labels))
 
 
 def without_stray(text: str) -> str:
@@ -103,7 +110,9 @@ def without_stray(text: str) -> str:
     if len(text) > MAX_CHARS:
         return text
     ranges = outside_of_blocks(text, sorted(_OWN))
-    return text if ranges is None else _apply_edits(text, [(a, b, "") for a, b in ranges if not text[a:b].isspace()])
+    if ranges is None:
+        return text
+    return _apply_edits(text, [(start, end, "") for start, end in ranges if not text[start:end].isspace()])
 
 
 def without_words(text: str, words: Sequence[str], *, review: bool = False, small: bool = False) -> str:
@@ -169,9 +178,10 @@ def _replace_seen(
     done = 0
     for match in pattern.finditer(seen):
         start, new = change(seen, *match.span())
-        a, b = places[max(start, done)], places[match.end() - 1] + 1
-        if text[a:b] not in kept:
-            edits.append((a, b, new))
+        first = places[max(start, done)]
+        end = places[match.end() - 1] + 1
+        if text[first:end] not in kept:
+            edits.append((first, end, new))
         done = match.end()
     return _apply_edits(text, edits)
 
@@ -202,13 +212,14 @@ def seen_text(text: str) -> tuple[str, Sequence[int]]:
 
 def _ascii_look(char: str) -> str:
     """Return what a character looks like: "" for one that is not seen or only decorates another."""
-    if (like := _LIKE.get(char)) is not None:
-        return like
+    if char in _LIKE:
+        return _LIKE[char]
     if char in _SPACE or (char.isascii() and char.isprintable()):
         return char
     if unicodedata.category(char) in ("Cf", "Cc", "Mn", "Me"):
         return ""
-    return "".join(_LIKE.get(c, c) for c in unicodedata.normalize("NFKC", char) if unicodedata.category(c) != "Mn")
+    parts = [part for part in unicodedata.normalize("NFKC", char) if unicodedata.category(part) != "Mn"]
+    return "".join(_LIKE.get(part, part) for part in parts)
 
 
 def outside_of_blocks(text: str, names: Sequence[str]) -> list[tuple[int, int]] | None:
@@ -217,8 +228,10 @@ def outside_of_blocks(text: str, names: Sequence[str]) -> list[tuple[int, int]] 
     scan = _scan_blocks(text, names)
     if not scan.blocks or scan.broken is not None or scan.stray_tag:
         return None
-    edges = [0]
+    stretches = []
+    outside = 0  # where the text outside begins
     for name, inside in scan.blocks:
-        edges += [inside.start - len(f"<{name}>"), inside.end + len(f"</{name}>")]
-    edges.append(len(text))
-    return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
+        stretches.append((outside, inside.start - len(f"<{name}>")))
+        outside = inside.end + len(f"</{name}>")
+    stretches.append((outside, len(text)))
+    return [(start, end) for start, end in stretches if start < end]

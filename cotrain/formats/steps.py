@@ -27,6 +27,7 @@ from cotrain.formats.solutions import blocks_of
 LINES = "lines"
 NUMBERED = "numbered"
 STEPS_AS = ("tags", LINES, NUMBERED, "sentences", "paragraphs")
+LOOK_BACK = 8  # characters in front of a full stop that may show that no sentence ends there
 CLEAR = 0.75  # share of the texts that a way must cut
 _NUMBER = re.compile(
     r"^[#>*_ \t]{0,12}(?:\(?(?P<bare>\d{1,3})[.)](?=[ \t*_]|$)|step[ \t]{1,4}(?P<said>\d{1,3})\b[ \t]*[:.)–—-]*)"
@@ -83,30 +84,37 @@ def steps_kind_of(texts: Sequence[str]) -> str:
     """The way in which these texts are cut into steps: numbered where most number them, paragraphs where those hold
     several lines, lines where there are several, else sentences."""
 
+    if not texts:
+        return LINES
+
+    def counts_as(kind: str) -> list[int]:
+        """Steps of each text that is cut in this way."""
+        return [len(steps_in(text, kind)) for text in texts]
+
     def most_have(kind: str, least: int) -> bool:
-        return bool(texts) and sum(len(steps_in(t, kind)) >= least for t in texts) >= CLEAR * len(texts)
+        having = sum(count >= least for count in counts_as(kind))
+        return having >= CLEAR * len(texts)
 
-    def count_steps(kind: str) -> int:
-        return sum(len(steps_in(text, kind)) for text in texts)
-
-    if most_have("numbered", 2):
-        return "numbered"
-    if most_have("paragraphs", 3) and count_steps("paragraphs") < count_steps("lines"):
+    if most_have(NUMBERED, 2):
+        return NUMBERED
+    if most_have("paragraphs", 3) and sum(counts_as("paragraphs")) < sum(counts_as(LINES)):
         return "paragraphs"
-    return "lines" if most_have("lines", 2) or not texts else "sentences"
+    return LINES if most_have(LINES, 2) else "sentences"
 
 
 def _cut_numbered(text: str) -> list[tuple[int, int]]:
     """From each number that continues the count to the next one; numbers alone and "Step" are counted apart, and the
     way that the first one has holds for all."""
     marks = list[re.Match[str]]()
-    way = None
+    way = None  # the way of the first number: "bare", or "said" behind "Step"
     for match in _NUMBER.finditer(text):
-        if way is None or match[way]:
-            candidate_way = way or ("bare" if match["bare"] else "said")
-            if int(match[candidate_way]) == len(marks) + 1:
-                way = candidate_way
-                marks.append(match)
+        this_way = "bare" if match["bare"] else "said"
+        if way not in (None, this_way):
+            continue
+        continues = int(match[this_way]) == len(marks) + 1
+        if continues:
+            way = this_way
+            marks.append(match)
     ends = [*(mark.start() for mark in marks[1:]), len(text)]
     return [(_step_start(mark), end) for mark, end in zip(marks, ends, strict=False)]
 
@@ -118,12 +126,15 @@ def _step_start(mark: re.Match[str]) -> int:
 
 
 def _sentence_ends(line: str) -> list[tuple[int, int]]:
-    return [
-        match.span()
-        for match in _END.finditer(line)
-        if not _SHORT.search(line, max(0, match.start() - 8), match.start())
-        and not (match.start() < 8 and _ITEM.fullmatch(line, 0, match.start()))
-    ]
+    """The gaps between sentences; none behind "Mr.", "e.g.", and the number of a list."""
+    ends = []
+    for match in _END.finditer(line):
+        place = match.start()
+        is_short_form = _SHORT.search(line, max(0, place - LOOK_BACK), place) is not None
+        is_number = place < LOOK_BACK and _ITEM.fullmatch(line, 0, place) is not None
+        if not is_short_form and not is_number:
+            ends.append(match.span())
+    return ends
 
 
 def _cut_at(text: str, gap: re.Pattern[str]) -> list[tuple[int, int]]:
@@ -132,8 +143,9 @@ def _cut_at(text: str, gap: re.Pattern[str]) -> list[tuple[int, int]]:
 
 def _stretches_between(text: str, gaps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The stretches of a text that these gaps leave."""
-    edges = [0, *(edge for gap in gaps for edge in gap), len(text)]
-    return list(zip(edges[::2], edges[1::2], strict=True))
+    starts = [0, *(end for _, end in gaps)]
+    ends = [*(start for start, _ in gaps), len(text)]
+    return list(zip(starts, ends, strict=True))
 
 
 def _trim_span(text: str, start: int, end: int) -> Span | None:

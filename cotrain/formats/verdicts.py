@@ -25,6 +25,8 @@ declining never pays.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -107,14 +109,13 @@ def read_genprm(text: str, count: int) -> Verdict | Abstention | ParseFailure:
         return spoken
     scan = _scan_blocks(spoken, ("analyze", "verify", "output"))
     words = tuple(unbox_span(block) for block in scan.blocks_named("output"))
-    parts = "".join(name[0] for name, _ in scan.blocks)  # a well-formed review gives "a o a v o"
     if scan.broken is not None:
         return scored_failure(scan.broken, missing=1)
     if not words:
         return scored_failure("no steps", missing=2)
     if len(words) != count:
         return scored_failure("step count", missing=1)
-    if not parts.endswith("o") or any(part not in ("a", "av") for part in parts[:-1].split("o")):
+    if not _in_genprm_order([name for name, _ in scan.blocks]):
         return scored_failure("bad order", missing=1)
     if any(word.text not in _YES_NO and word.text != ABSTAIN for word in words):
         return scored_failure("bad step verdict", missing=1)
@@ -124,6 +125,12 @@ def read_genprm(text: str, count: int) -> Verdict | Abstention | ParseFailure:
         return Abstention()
     steps = tuple(_YES_NO[word.text] for word in words)
     return Verdict(final=all(steps), score=float(all(steps)), steps=steps, spans=words)
+
+
+def _in_genprm_order(names: Sequence[str]) -> bool:
+    """Whether blocks come as they should: for each step "analyze", perhaps "verify", then "output"."""
+    initials = "".join(name[0] for name in names)
+    return re.fullmatch("(?:av?o)+", initials) is not None
 
 
 # -- a scalar
@@ -152,7 +159,9 @@ def read_score(text: str) -> Verdict | Abstention | ParseFailure:
 def whole_reply(text: str) -> Span | ParseFailure:
     """All that was said apart from a thought, without white space at its ends."""
     spoken = without_thought(text)
-    return spoken if isinstance(spoken, ParseFailure) else trim_span(Span(start=0, end=len(spoken), text=spoken))
+    if isinstance(spoken, ParseFailure):
+        return spoken
+    return trim_span(Span(start=0, end=len(spoken), text=spoken))
 
 
 def closing_block(text: str, name: str) -> Span | ParseFailure:

@@ -167,7 +167,7 @@ def _compare_amounts(gold: Quantity, answer: Quantity) -> Grade | tuple[str, str
 
     if ratio == 1:
         return write_both_signs(gold.tex), write_both_signs(answer.tex)
-    amount = answer.tex.rpartition("=")[2]  # of v = 36 km/h
+    amount = answer.tex.rpartition("=")[2]  # the right side of v = 36 km/h
     return gold.tex, f"\\frac{{{ratio.numerator}}}{{{ratio.denominator}}} \\cdot ({amount})"
 
 

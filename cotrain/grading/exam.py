@@ -15,4 +15,4 @@ class Exam:
     """The two halves, see ``program_server.py``."""
 
     inside: Callable[[int], None]  # in the sandbox: runs what comes over the channel with this descriptor
-    outside: Callable[[Channel, str, str, float], Verdict]  # arguments: channel, paper, program and deadline in seconds
+    outside: Callable[[Channel, str, str, float], Verdict]  # takes channel, paper, program and deadline in seconds

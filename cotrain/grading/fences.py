@@ -47,24 +47,46 @@ def program_of(text: str, entry: str = "") -> str | None:
     """The program in an answer: of the fenced blocks (in the last ``<answer>``, where there is one) the last that is
     Python and defines ``entry``, else the last that defines it, else the last; without a block all of the ``<answer>``,
     or what a lone closing fence ends. None where there is none of these, or it is blank or in a thought."""
-    if (reply := behind_thoughts(text)) is None:
+    reply = behind_thoughts(text)
+    if reply is None:
         return None
     reply = _BESIDE.sub("\n", reply)
     blocks, fenced = _fenced_blocks(reply)
-    ends = _tag_places(reply, "</answer>", fenced)[-1:]
-    starts = [at + len("<answer>") for at in _tag_places(reply, "<answer>", fenced) if at < max(ends, default=-1)]
-    answers = [reply[start : ends[0]] for start in starts[-ENDINGS:]]
+    answers = _answers_in(reply, fenced)
     if answers:
-        answer_blocks = [_fenced_blocks(inside)[0] or [_without_fences(inside)] for inside in answers]
-        blocks = next((some for some in reversed(answer_blocks) if any(map(is_python, some))), answer_blocks[-1])
+        blocks = _blocks_of_answers(answers)
     elif fenced and entry and not any(defines_name(block, entry) for block in blocks):
         before = reply[: fenced[0][0]].strip("\n")
-        blocks = [before] if defines_name(before, entry) and is_python(before) else blocks
+        is_meant = defines_name(before, entry) and is_python(before)
+        if is_meant:  # the fence behind it closes, and nothing opened
+            blocks = [before]
 
     blocks = [_dedent_block(block, entry) for block in blocks if block.strip()]
     defining = [block for block in blocks if defines_name(block, entry)]
     sound = [block for block in defining if is_python(block)]
-    return next((some[-1] for some in (sound, defining, blocks) if some), None)
+    for candidates in (sound, defining, blocks):
+        if candidates:
+            return candidates[-1]
+    return None
+
+
+def _answers_in(reply: str, fenced: Sequence[tuple[int, int]]) -> list[str]:
+    """What stands between each ``<answer>`` and the last ``</answer>``, the innermost last."""
+    ends = _tag_places(reply, "</answer>", fenced)
+    if not ends:
+        return []
+    end = ends[-1]
+    starts = [place + len("<answer>") for place in _tag_places(reply, "<answer>", fenced) if place < end]
+    return [reply[start:end] for start in starts[-ENDINGS:]]
+
+
+def _blocks_of_answers(answers: Sequence[str]) -> list[str]:
+    """The blocks of the innermost answer that has one in Python; of the innermost one where none has."""
+    blocks_of_each = [_fenced_blocks(answer)[0] or [_without_fences(answer)] for answer in answers]
+    for blocks in reversed(blocks_of_each):
+        if any(is_python(block) for block in blocks):
+            return blocks
+    return blocks_of_each[-1]
 
 
 def is_python(program: str) -> bool:
@@ -95,36 +117,62 @@ def _fenced_blocks(text: str, depth: int = 0) -> tuple[list[str], list[tuple[int
     """The blocks of a text that are not blank, and where they stand, fences included; an open one hides nothing."""
     lines = text.split("\n")
     line_starts = [0, *accumulate(len(line) + 1 for line in lines)]
-    closing = [i for i, line in enumerate(lines) if _CLOSING.fullmatch(line)]
-    talking = [i for i, line in enumerate(lines) if _TALKING.fullmatch(line)]
+    endings = _Endings(lines)
     blocks = list[str]()
     fenced = list[tuple[int, int]]()
     position = 0
     while position < len(lines):
-        opening = _OPENING.fullmatch(lines[position]) if len(lines[position]) <= LONGEST else None
         start = position
-        position = position + 1
+        position += 1
+        opening = _OPENING.fullmatch(lines[start]) if len(lines[start]) <= LONGEST else None
         if opening is None:
             continue
         fence = opening["fence"] or opening["late"]
         width = len(opening["indent"]) + len(opening["marker"] or "")
-        near = closing[(at := bisect_left(closing, position)) : at + NEAR]
-        endings = (i for i in near if _closes_fence(lines[i], fence, width))
-        ends = list(islice(endings, ENDINGS))
-        if len(ends) < ENDINGS:  # so that what is tried is not all of the text, time and again
-            ends += talking[(at := bisect_left(talking, position)) : at + 1]
-        ends = ends or [len(lines)]
-        tried = (_remove_indent(lines[position:end], width) for end in ends)
-        end, block = next(
-            ((end, block) for end, block in zip(ends, tried, strict=True) if block.strip() and is_python(block)),
-            (ends[0], _remove_indent(lines[position : ends[0]], width)),
-        )
+
+        end, block = _first_program(lines, position, endings.after(position, fence, width), width)
         block = _without_glued_fence(block, fence)
-        inner = [] if depth == NESTED or is_python(block) else _fenced_blocks(block, depth + 1)[0]
-        blocks += inner or ([block] if block.strip() else [])
-        fenced.append((line_starts[start], line_starts[min(end + 1, len(lines)) if end < len(lines) else start]))
+        inner = list[str]()
+        if depth < NESTED and not is_python(block):
+            inner, _ = _fenced_blocks(block, depth + 1)
+        if inner:
+            blocks += inner
+        elif block.strip():
+            blocks.append(block)
+
+        is_closed = end < len(lines)
+        fenced.append((line_starts[start], line_starts[end + 1] if is_closed else line_starts[start]))
         position = end + 1
     return blocks, fenced
+
+
+class _Endings:
+    """The lines of a text that may end a block."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self._lines = lines
+        self._closing = [i for i, line in enumerate(lines) if _CLOSING.fullmatch(line)]
+        self._talking = [i for i, line in enumerate(lines) if _TALKING.fullmatch(line)]
+
+    def after(self, position: int, fence: str, width: int) -> list[int]:
+        """Those that may end a block from ``position`` on, in the order in which they are tried; the end of the text
+        where there is none. ``width``: of the opening's indentation."""
+        first = bisect_left(self._closing, position)
+        near = self._closing[first : first + NEAR]
+        ends = list(islice((i for i in near if _closes_fence(self._lines[i], fence, width)), ENDINGS))
+        if len(ends) < ENDINGS:  # so that what is tried is not all of the text, time and again
+            first = bisect_left(self._talking, position)
+            ends += self._talking[first : first + 1]
+        return ends or [len(self._lines)]
+
+
+def _first_program(lines: Sequence[str], position: int, ends: Sequence[int], width: int) -> tuple[int, str]:
+    """The first end at which the block from ``position`` on is Python, and that block; else the first end of all."""
+    for end in ends:
+        block = _remove_indent(lines[position:end], width)
+        if block.strip() and is_python(block):
+            return end, block
+    return ends[0], _remove_indent(lines[position : ends[0]], width)
 
 
 def _closes_fence(line: str, fence: str, width: int) -> bool:
@@ -135,21 +183,32 @@ def _closes_fence(line: str, fence: str, width: int) -> bool:
 def _without_glued_fence(block: str, fence: str) -> str:
     """A block without the fence behind its last line, and the byte order mark in front of it, where it is Python so."""
     bare = block.rstrip().removesuffix(fence).removeprefix("\ufeff")
-    return bare if len(bare) < len(block.rstrip()) and not is_python(block) and is_python(bare) else block
+    is_shorter = len(bare) < len(block.rstrip())
+    if is_shorter and not is_python(block) and is_python(bare):
+        return bare
+    return block
 
 
 def _remove_indent(lines: Sequence[str], width: int) -> str:
-    return "\n".join(line[min(width, len(line) - len(line.lstrip(" \t"))) :] for line in lines)
+    """The lines without ``width`` characters of indentation, or what each has of it."""
+    shortened = []
+    for line in lines:
+        indentation = len(line) - len(line.lstrip(" \t"))
+        shortened.append(line[min(width, indentation) :])
+    return "\n".join(shortened)
 
 
 def _dedent_block(block: str, entry: str) -> str:
     """A block all of whose lines are indented, without that, where it is more than the body of a function."""
     level = textwrap.dedent(block)
-    return level if level != block and defines_name(level, entry) and is_python(level) else block
+    if level != block and defines_name(level, entry) and is_python(level):
+        return level
+    return block
 
 
 def _without_fences(text: str) -> str:
-    return "\n".join(line for line in text.split("\n") if not _CLOSING.fullmatch(line)).strip("\n")
+    lines = [line for line in text.split("\n") if not _CLOSING.fullmatch(line)]
+    return "\n".join(lines).strip("\n")
 
 
 def _tag_places(text: str, tag: str, fenced: Sequence[tuple[int, int]]) -> list[int]:

@@ -55,8 +55,7 @@ class Judging:
     """How answers are compared."""
 
     judge: Callable[[str, str], Verdict]  # (gold, answer) → verdict
-    # Reads the gold answer before the deadline, so that ``judge`` finds it read
-    read: Callable[[str], object] | None = None
+    read: Callable[[str], object] | None = None  # reads the gold answer before the deadline begins
     least_patience_s: float = 0.0
     lessons: tuple[tuple[str, str], ...] = ()  # comparisons that are slow the first time, made again after a kill
 

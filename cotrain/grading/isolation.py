@@ -24,7 +24,7 @@ MEMORY_BYTES = 1 << 30  # address space of a program
 JUDGING = "cotrain.grading.program_worker:load_programs"
 TRIED = 4 * limits.PROCESSES  # processes that the test tries to start; they sleep
 DEADLINE_S = 5.0
-_PATH_LENGTH = 60  # longest path of a directory for a socket, whose own path may have 107 bytes
+_PATH_LENGTH = 60  # characters of a directory for a socket, whose whole path may have 107 bytes
 ABOUT: dict[Kind, str] = {
     "namespaces": "each program has a user or user namespace and process ids of its own",
     "bubblewrap": "each program has process ids of its own, through bwrap",

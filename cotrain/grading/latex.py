@@ -25,7 +25,7 @@ from cotrain.grading.guards import TooLarge
 
 STEPS = 100_000  # closures of configurations, about half a second of prediction; with full context one counts as five
 SYMBOL = "atom_expr"  # the rule of a letter or symbol with an exponent, an index, or both
-FACTOR = "unary"  # factors without a sign between them; d x may be two
+FACTOR = "unary"  # the rule of factors without a sign between them; d x may be two
 BOTH = 1  # its alternative x^2_1
 BOTH_TURNED = 2  # x_1^2
 INDEX = 3  # x_1
@@ -96,15 +96,20 @@ def _limit_steps(closure: Callable[..., None]) -> Callable[..., None]:
 def _context_prediction(parser: Any, prediction: Any, rules: set[str], looking: bool) -> Callable[..., int]:
     """The parser's prediction, with context in ``rules`` alone, and of symbols only where the tokens do not tell."""
     interpreter = parser._interp
-    predict = parser._interp.adaptivePredict
-    names = parser.ruleNames
-    full = {n: names[s.ruleIndex] for n, s in enumerate(parser.atn.decisionToState) if names[s.ruleIndex] in rules}
+    predict = interpreter.adaptivePredict
+    rule_of_decision = {}  # decisions that are taken with context → their rules
+    for number, state in enumerate(parser.atn.decisionToState):
+        rule = parser.ruleNames[state.ruleIndex]
+        if rule in rules:
+            rule_of_decision[number] = rule
 
     def decide(tokens: Any, decision: int, context: Any) -> int:
-        if decision not in full:
+        if decision not in rule_of_decision:
             return int(predict(tokens, decision, context))
-        if looking and full[decision] == SYMBOL and (seen := _next_alternative(tokens)) is not None:
-            return seen
+        if looking and rule_of_decision[decision] == SYMBOL:
+            seen = _next_alternative(tokens)
+            if seen is not None:
+                return seen
         interpreter.predictionMode = prediction.LL
         try:
             return int(predict(tokens, decision, context))

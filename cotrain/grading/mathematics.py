@@ -82,9 +82,29 @@ def load_judge() -> tuple[Callable[[str], object], Callable[[str, str], Verdict]
             return "grader error"
 
     def is_same(golds: Sequence[Any], answers: Sequence[Any]) -> bool:
+        """Math-verify's comparison."""
         return bool(
             verify(list(golds), list(answers), timeout_seconds=None, raise_on_error=True, allow_set_relation_comp=True)
         )
+
+    def is_right(golds: Sequence[Any], answer: str) -> bool:
+        answers = parse_answer(answer)
+        if not answers:
+            return False
+        may_be_of_a_base = "_" in answer  # 17_{10} = 10001_2 states no falsehood
+        if not may_be_of_a_base and any(map(bounds.states_falsehood, answers)):
+            return False
+        if bounds.certainly_different(golds, answers):
+            return False
+        is_plane = isinstance(golds[0], Eq) and isinstance(golds[0].lhs, Add)
+        if is_plane and isinstance(answers[0], Expr):  # math-verify takes 0 for x + y + z = 0, as for x = 0
+            return False
+        if is_same(golds, answers):
+            return True
+        with contextlib.suppress(*_ODD):  # intervals and inequalities have no complex numbers
+            if any(map(_has_letter_i, (*golds, *answers))):
+                return is_same(_with_imaginary_unit(golds), _with_imaginary_unit(answers))
+        return False
 
     def judge(gold: str, answer: str) -> Verdict:
         golds = read_gold(gold)
@@ -93,20 +113,7 @@ def load_judge() -> tuple[Callable[[str], object], Callable[[str, str], Verdict]
         if not golds:
             return None, "gold not readable"
         try:
-            answers = parse_answer(answer)
-            if not answers or ("_" not in answer and any(map(bounds.states_falsehood, answers))):  # 17_{10} = 10001_2
-                return False, None
-            if bounds.certainly_different(golds, answers):
-                return False, None
-            plane = isinstance(golds[0], Eq) and isinstance(golds[0].lhs, Add)
-            if plane and isinstance(answers[0], Expr):  # math-verify takes 0 for x + y + z = 0, as for x = 0
-                return False, None
-            if is_same(golds, answers):
-                return True, None
-            with contextlib.suppress(*_ODD):  # raised by intervals and inequalities, which have no complex numbers
-                if any(map(_has_letter_i, (*golds, *answers))):
-                    return is_same(*map(_with_imaginary_unit, (golds, answers))), None
-            return False, None
+            return is_right(golds, answer), None
         except guards.TooLarge:
             return None, "too large"
         except MemoryError:

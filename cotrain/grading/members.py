@@ -66,7 +66,8 @@ def turn_brackets(tex: str) -> str:
 
 
 def _turn_interval(match: re.Match[str]) -> str:
-    left, right = "(" if match[1] == "]" else "[", ")" if match[4] == "[" else "]"
+    left = "(" if match[1] == "]" else "["
+    right = ")" if match[4] == "[" else "]"
     return f"{left}{match[2]}, {match[3].strip()}{right}"
 
 
@@ -74,19 +75,33 @@ def write_conditions(tex: str) -> str:
     """Conditions on one letter with one reading; see the module."""
     if len(tex) > LONGEST:
         return tex
-    if match := _IN_SET.fullmatch(tex):
-        tex = match[3].strip()
-    if match := _DECREASES.fullmatch(tex):
-        first, *signs = match[5].strip(), _turn_sign(match[4]), _turn_sign(match[2])
-        return f"{first} {signs[0]} {match[3].strip()} {signs[1]} {match[1].strip()}"
+    in_set = _IN_SET.fullmatch(tex)
+    if in_set:
+        tex = in_set[3].strip()
+    decreases = _DECREASES.fullmatch(tex)
+    if decreases:
+        largest, sign, middle, second_sign, smallest = decreases.groups()
+        return f"{smallest.strip()} {_turn_sign(second_sign)} {middle.strip()} {_turn_sign(sign)} {largest.strip()}"
     parts = _OR.split(tex)
     if len(parts) < 2:
         return tex
-    if all(map(_INTERVAL.fullmatch, parts)) and "\\infty" in tex:
+    if "\\infty" in tex and all(map(_INTERVAL.fullmatch, parts)):
         return " \\cup ".join(parts)
-    read = [_interval_of(part) for part in parts]
-    whole = [one for one in read if one is not None]
-    return " \\cup ".join(one for _, one in whole) if len({name for name, _ in whole}) == 1 and all(read) else tex
+    return _union_of(parts) or tex
+
+
+def _union_of(conditions: list[str]) -> str | None:
+    """Inequalities of one letter as intervals; None where one of them is none, and for several letters."""
+    letters = set()
+    intervals = []
+    for condition in conditions:
+        read = _interval_of(condition)
+        if read is None:
+            return None
+        letter, interval = read
+        letters.add(letter)
+        intervals.append(interval)
+    return " \\cup ".join(intervals) if len(letters) == 1 else None
 
 
 def _turn_sign(sign: str) -> str:

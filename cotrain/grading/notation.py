@@ -108,10 +108,12 @@ def plain_signs(text: str) -> str:
     """Signs, digits and letters of Unicode as TeX and ASCII have them: "√2", "x²", "½", "５", "–5", "∞", "90°". What is
     not seen (zero-width spaces) is dropped."""
     if "&" in text or "<su" in text:
-        text = _ENTITY.sub(lambda match: html.unescape(match[0]), _HTML_SCRIPT.sub(_write_script, text))
+        text = _HTML_SCRIPT.sub(_write_script, text)
+        text = _ENTITY.sub(lambda match: html.unescape(match[0]), text)
     if text.isascii():
         return text
-    text = _OVERLINED.sub(_write_overline, unicodedata.normalize("NFC", text))
+    text = unicodedata.normalize("NFC", text)
+    text = _OVERLINED.sub(_write_overline, text)
     text = _HALVES.sub(lambda half: unicodedata.normalize("NFKC", f"\\frac{{{half[1]}}}{{{half[2]}}}"), text)
     text = _ROOT.sub(_write_root, text)
     for mark, (signs, plain) in _SCRIPTS.items():
@@ -130,8 +132,14 @@ def _write_overline(match: re.Match[str]) -> str:
 
 
 def _write_root(match: re.Match[str]) -> str:
-    root = f"\\sqrt[{match[1].translate(_SCRIPTS['^'][1])}]" if match[1] and match[2] == "√" else _ROOTS[match[2]]
-    return root + (f"{{{match[3]}}}" if match[3] else " ")
+    degree, sign, radicand = match.groups()
+    if degree and sign == "√":
+        _, plain = _SCRIPTS["^"]
+        root = f"\\sqrt[{degree.translate(plain)}]"
+    else:
+        root = _ROOTS[sign]
+    argument = f"{{{radicand}}}" if radicand else " "
+    return root + argument
 
 
 @functools.lru_cache(maxsize=4096)
@@ -148,11 +156,15 @@ def _plain_sign(char: str) -> str:
     if unicodedata.decomposition(char).startswith("<fraction>"):
         top, _, bottom = unicodedata.normalize("NFKC", char).partition("⁄")
         return f"\\frac{{{top}}}{{{bottom}}}" if bottom else char
-    name = unicodedata.name(char, "").split()
-    if name[:1] == ["GREEK"] and len(name) == 4 and name[2] == "LETTER" and name[3].lower() in _TEX_LETTERS:
-        return f"\\{name[3].lower() if name[1] == 'SMALL' else name[3].capitalize()} "
+    name = unicodedata.name(char, "").split()  # such as GREEK SMALL LETTER PI
+    is_letter = len(name) == 4 and name[0] == "GREEK" and name[2] == "LETTER"
+    if is_letter and name[3].lower() in _TEX_LETTERS:
+        letter = name[3].lower() if name[1] == "SMALL" else name[3].capitalize()
+        return f"\\{letter} "
     plain = unicodedata.normalize("NFKC", char)
-    return plain if plain == char else "".join(map(_plain_sign, plain))
+    if plain == char:
+        return char
+    return "".join(map(_plain_sign, plain))
 
 
 _TEX_LETTERS = frozenset(_GREEK.split())
@@ -196,8 +208,12 @@ def _write_commands(text: str) -> str:
     for plain, tex in _RELATIONS:
         text = text.replace(plain, tex)
     text = _UNEQUAL.sub(r"\\ne ", text)
-    text = _PRIMED.sub(lambda match: match[1] + "^{" + "\\prime" * len(match[2]) + "}", _IMAGINARY.sub("", text))
-    return _write_calls(_UNION.sub(r"\1 \\cup ", _TIMES.sub(r"\\cdot ", _POWER.sub("^", text))))
+    text = _IMAGINARY.sub("", text)
+    text = _PRIMED.sub(lambda match: match[1] + "^{" + "\\prime" * len(match[2]) + "}", text)
+    text = _POWER.sub("^", text)
+    text = _TIMES.sub(r"\\cdot ", text)
+    text = _UNION.sub(r"\1 \\cup ", text)
+    return _write_calls(text)
 
 
 def _write_command(match: re.Match[str]) -> str:
@@ -210,15 +226,8 @@ def _write_calls(text: str) -> str:
     calls = list(_CALL.finditer(text))
     if not calls:
         return text
-    closings = {}
-    open_ = []
-    for at, char in enumerate(text):
-        if char in "({":
-            open_.append(at)
-        elif char in ")}" and open_ and text[open_[-1]] == ("(" if char == ")" else "{"):
-            closings[open_.pop()] = at
-
-    changes = {}
+    closings = _closing_places(text)
+    changes = {}  # start of what is replaced → its end, and what is written there
     for call in calls:
         name = call[1] or call[2]
         last = call.end() - 1
@@ -236,6 +245,19 @@ def _write_calls(text: str) -> str:
     return "".join(parts) + text[at:]
 
 
+def _closing_places(text: str) -> dict[int, int]:
+    """The place of each opening bracket → that of the one that closes it."""
+    opening = {")": "(", "}": "{"}
+    closings = {}
+    waiting = []
+    for at, char in enumerate(text):
+        if char in opening.values():
+            waiting.append(at)
+        elif char in opening and waiting and text[waiting[-1]] == opening[char]:
+            closings[waiting.pop()] = at
+    return closings
+
+
 # -- TeX
 
 _LAYOUT = re.compile(
@@ -249,6 +271,7 @@ _ONLY_NUMBER = re.compile(r"\\num\s*\{([^{}]*)\}")
 _ANGLE = re.compile(r"\\ang\s*\{([\d.]+)\}")
 _UPRIGHT = re.compile(r"\\(?:mathrm|text|operatorname)\s*\{([ei])\}")  # \mathrm{e}^{x}, 3\mathrm{i}
 _BLANK = re.compile(r"(?<!\\)\\(?:[,;:> ]|(?:q?quad|(?:thin|med|thick)?space|enspace)(?![a-zA-Z]))|(?<!\\)~|&nbsp;|\t")
+_NARROW_BLANK = re.compile(r"(?<=\d)\\!(?=\d)")
 _GROUPED = re.compile(r"(?<=\d)(?:,\\!|(?:\\mathord\s*)?\{\\?[, ]\})(?=\d{3}(?!\d))")
 _BY_MARKS = re.compile(r"(?<![\w.])[1-9]\d{0,2}(?:(?:_\d{3})+(?:\.\d+)?|(?:\.\d{3}){2,})(?![\w.])")  # 1_234, 1.234.567
 _BY_APOSTROPHES = re.compile(r"(?<![\d.'])[1-9]\d{0,2}(?:'\d{3})+(?![\d'])")  # 1'234'567
@@ -272,7 +295,7 @@ _BARE = (
 _PRODUCT = re.compile(  # math-verify adds integers next to each other
     r"(?<=[\d)])\s*(?=\(\s*[-\d\\(]|\\(?:binom|gcd)(?![a-zA-Z]))|(?<=\))\s*(?=\d)"
 )
-_TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")  # math-verify would read 30° as 30
+_TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")  # to math-verify 30° is 30
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?|(?<![a-zA-Z])[a-zA-Z])\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))")
 _FRACTION_OF = re.compile(r"(\\(?:frac|binom)\{[^{}]*\}\{[^{}]*\})\s*(?=\(\s*[-\d\\(])")
 _LISTED = re.compile(r"\s{0,3},?\s{0,3}\\text\s*\{\s*,?\s*(?:and|or)\s*\}")
@@ -281,7 +304,9 @@ _LISTED = re.compile(r"\s{0,3},?\s{0,3}\\text\s*\{\s*,?\s*(?:and|or)\s*\}")
 def _write_siunitx(text: str) -> str:
     """Numbers and units of the package siunitx, and upright letters, as TeX without packages has them."""
     text = _SI.sub(lambda match: f"{match[1] or ''} \\text{{ {_UNIT_NAME.sub(_unit_name, match[2])} }}", text)
-    return _UPRIGHT.sub(r"\1", _ANGLE.sub(r"\1^\\circ ", _ONLY_NUMBER.sub(r"\1", text)))
+    text = _ONLY_NUMBER.sub(r"\1", text)
+    text = _ANGLE.sub(r"\1^\\circ ", text)
+    return _UPRIGHT.sub(r"\1", text)
 
 
 def _unit_name(match: re.Match[str]) -> str:
@@ -370,37 +395,48 @@ def write_tex(text: str) -> str:
     if ratio and not parts_of(text):
         quotients = [f"\\frac{{{part}}}{{{ratio[1]}}}" for part in ratio[2][1:].split(":")]
         text = f"({', '.join(quotients)})"
-    text = _FRACTIONS.sub(r"\\frac", _write_siunitx(text) if "{" in text else text)
-    text = _LAYOUT.sub("", text).replace("\\lbrace", "\\{").replace("\\rbrace", "\\}")
-    text = _LISTED.sub(", ", write_conditions(turn_brackets(text)))
+
+    # Brackets, fractions and layout.
+    if "{" in text:
+        text = _write_siunitx(text)
+    text = _FRACTIONS.sub(r"\\frac", text)
+    text = _LAYOUT.sub("", text)
+    text = text.replace("\\lbrace", "\\{").replace("\\rbrace", "\\}")
+    text = turn_brackets(text)
+    text = write_conditions(text)
+    text = _LISTED.sub(", ", text)
     text = text.replace("\\varnothing", "\\emptyset").replace("\\langle", "(").replace("\\rangle", ")")
+
+    # Groups of three digits.
     text = _BY_MARKS.sub(lambda match: match[0].replace("_" if "_" in match[0] else ".", ""), text)
     text = _BY_APOSTROPHES.sub(lambda match: match[0].replace("'", ""), text)
-    text = _IN_BRACES.sub(lambda match: "{" + match[1].replace(",", "") + "}", _GROUPED.sub("", text))
-    text = re.sub(r"(?<=\d)\\!(?=\d)", " ", text).replace("\\!", "").replace("{,}", ",")
-    text = _write_arguments(_write_commands(_BLANK.sub(" ", text)))
+    text = _GROUPED.sub("", text)
+    text = _IN_BRACES.sub(lambda match: "{" + match[1].replace(",", "") + "}", text)
+    text = _NARROW_BLANK.sub(" ", text)
+    text = text.replace("\\!", "").replace("{,}", ",")
+
+    # Commands, arguments, numbers and products.
+    text = _BLANK.sub(" ", text)
+    text = _write_commands(text)
+    text = _write_arguments(text)
     if any(char.isdigit() for char in text):
         text = _write_numbers(text)
     if "\\circ" in text and _TRIGONOMETRY.search(text):
         text = _DEGREES.sub(r"{\\frac{\1 \\pi}{180}}", text)
-    text = _PRODUCT.sub(r" \\cdot ", _FRACTION_OF.sub(r"\1 \\cdot ", text)).strip()
-    return sort_assigned(text)
+    text = _FRACTION_OF.sub(r"\1 \\cdot ", text)
+    text = _PRODUCT.sub(r" \\cdot ", text)
+    return sort_assigned(text.strip())
 
 
 def parts_of(tex: str) -> frozenset[tuple[Fraction, ...]]:
-    """Return what a date, a range, a time of day or a number with a remainder may be, part by part; empty for all else.
-    As sums and quotients, others would equal them: 10-20 and 20-30. A time without a.m. or p.m. may be either."""
-    if (clock := _CLOCK.fullmatch(tex)) and (clock[2] or clock[4]):
-        hour = int(clock[1])
-        half = (clock[4] or "").casefold()
-        if half:
-            hours = {hour % 12 + 12 * (half == "p")}
-        elif hour <= 12:
-            hours = {hour, (hour + 12) % 24}
-        else:
-            hours = {hour}
-        minutes = Fraction(clock[2] or 0)
-        seconds = Fraction(clock[3] or 0)
+    """What a date, a range, a time of day or a number with a remainder may be, part by part; empty for all else. As
+    sums and quotients, others would equal them: 10-20 and 20-30. A time without a.m. or p.m. may be either."""
+    clock = _CLOCK.fullmatch(tex)
+    if clock and (clock[2] or clock[4]):
+        hour_text, minute_text, second_text, half = clock.groups()
+        minutes = Fraction(minute_text or 0)
+        seconds = Fraction(second_text or 0)
+        hours = _hours_meant(int(hour_text), half)
         return frozenset((Fraction(hour), minutes, seconds) for hour in hours)
 
     match = _RANGE.fullmatch(tex) or _DATE.fullmatch(tex) or _REMAINDER.fullmatch(tex)
@@ -413,8 +449,20 @@ def parts_of(tex: str) -> frozenset[tuple[Fraction, ...]]:
     return frozenset((parts,))
 
 
+def _hours_meant(hour: int, half: str | None) -> set[int]:
+    """Hours of 24 that an hour of a clock may be. ``half``: of the day, the letter of a.m. or p.m. where it is said."""
+    if half:
+        afternoon = half in "pP"
+        return {hour % 12 + (12 if afternoon else 0)}
+    if hour <= 12:
+        return {hour, (hour + 12) % 24}
+    return {hour}
+
+
 def _write_numbers(text: str) -> str:
-    text = _spread_commas(_POINT.sub("", _ORDINAL.sub("", text)))
+    text = _ORDINAL.sub("", text)
+    text = _POINT.sub("", text)
+    text = _spread_commas(text)
     text = _COMMA_GROUP.sub(lambda match: match[0].replace(",", ""), text)
     text = _BY_THREES.sub(lambda match: match[1].replace(" ", ""), text)
     text = _DECIMALS.sub(lambda match: match[0].replace(" ", ""), text)
@@ -431,12 +479,15 @@ def _power_of_ten(match: re.Match[str]) -> str:
     exponent = int(match[2])
     if abs(exponent) > LONGEST:
         return f"{{{mantissa} \\times 10^{{{exponent}}}}}"
-    whole, _, digits = mantissa.partition(".")
-    at = len(whole) + exponent
-    figures = (whole + digits).rjust(len(whole + digits) - min(at, 0), "0").ljust(at, "0")
-    at = max(at, 0)
-    written = (figures[:at].lstrip("0") or "0") + "." + figures[at:]
-    return written.rstrip("0").rstrip(".") if digits or exponent < 0 else written.rstrip(".")
+    whole, _, decimals = mantissa.partition(".")
+    point = len(whole) + exponent  # its place among the figures, which may lie outside of them
+    figures = whole + decimals
+    figures = figures.rjust(len(figures) - min(point, 0), "0").ljust(point, "0")
+    point = max(point, 0)
+    written = (figures[:point].lstrip("0") or "0") + "." + figures[point:]
+    if decimals or exponent < 0:
+        written = written.rstrip("0")
+    return written.rstrip(".")
 
 
 def _fraction_power(match: re.Match[str]) -> str:
@@ -452,8 +503,11 @@ def _repeating_decimal(match: re.Match[str]) -> str:
 def _repeating_fraction(written: str, whole: str, before: str, again: str) -> str:
     if len(whole) + len(before) + len(again) > LONGEST:
         return written
+    # 0.1(6): (16 - 1) / 90
+    all_digits = int((whole + before + again) or "0")
+    digits_before = int((whole + before) or "0")
     bottom = 10 ** len(before) * (10 ** len(again) - 1)
-    value = Fraction(int((whole + before + again) or "0") - int((whole + before) or "0"), bottom)
+    value = Fraction(all_digits - digits_before, bottom)
     return f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
 
 

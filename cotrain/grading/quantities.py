@@ -131,6 +131,7 @@ seventeen eighteen nineteen"""
 _BASES = {word: str(base) for base, word in enumerate(_DIGIT_WORDS.split())}
 _NO_UNITS = frozenset(_VALUE_WORDS.split()) | _SCALES.keys() | _BASES.keys()
 _SIGNS = "£¥¢฿\u20a0-\u20c0"  # signs of currencies, € and ₹ among them
+_SCALE_OF_HEAT = re.compile(r"\s*(?:celsius|fahrenheit|[CFK]\b)", re.I)
 _TOKEN = re.compile(rf"\^\s*\{{?\s*(-?\d)\s*\}}?|([a-zA-Z${_SIGNS}]+)|(/)|([.,()·*\s]|\\cdot|-(?=[a-zA-Z]{{3}}))")
 
 
@@ -153,15 +154,20 @@ def _known_units() -> dict[str, Unit]:
 def _unit_of(word: str) -> Unit | None:
     """The measure that a word names: "km", "Hours", "lbs". Capitals count where both spellings are units: mg and Mg."""
     small = word.casefold()
-    for name in dict.fromkeys((word, word.removesuffix("s"), small, small.removesuffix("s"), small.removesuffix("es"))):
-        if (len(name) > 1 or name == word) and (unit := _unit_named(name)) is not None:
+    spellings = (word, word.removesuffix("s"), small, small.removesuffix("s"), small.removesuffix("es"))
+    for name in dict.fromkeys(spellings):
+        is_cut_to_a_letter = len(name) == 1 and name != word
+        unit = None if is_cut_to_a_letter else _unit_named(name)
+        if unit is not None:
             return unit
     return None
 
 
 def _unit_named(name: str) -> Unit | None:
-    if (unit := _known_units().get(name)) is not None:
-        return unit
+    """The measure of exactly this name; None where there is none."""
+    known = _known_units().get(name)
+    if known is not None:
+        return known
     if len(name) == 1 and unicodedata.category(name) == "Sc":
         return Unit(dimensions=((name, 1),))
     if name in _COMPOUND:
@@ -178,23 +184,23 @@ def _unit_named(name: str) -> Unit | None:
 @functools.cache
 def _prefixed_units() -> dict[str, tuple[int, str]]:
     """Names such as km and kilometer, each with its power of ten and what it multiplies."""
-    lines = [line.partition(":") for line in _PREFIXED.strip().splitlines()]
-    return {
-        prefix + unit: (_POWERS[prefix], unit)
-        for prefixes, _, units in lines
-        for prefix in prefixes.split()
-        for unit in units.split()
-    }
+    names = {}
+    for line in _PREFIXED.strip().splitlines():
+        prefixes, _, units = line.partition(":")
+        for prefix in prefixes.split():
+            for unit in units.split():
+                names[prefix + unit] = (_POWERS[prefix], unit)
+    return names
 
 
 def _parse_measure(phrase: str) -> Unit | None:
     """The measure that a phrase is, word for word: "square feet", "miles per hour", "m/s^2"; else None."""
-    powers: Counter[str] = Counter()
+    powers: Counter[str] = Counter()  # dimension → its power so far
     factor = Fraction(1)
     at = 0
-    sign = 1
-    ahead = 1
-    last: Unit | None = None
+    sign = 1  # -1 behind "per" or "/"
+    ahead = 1  # the power that "square" or "cubic" gives to the next unit
+    last: Unit | None = None  # the unit that "squared" or "^2" would be of
     while token := _TOKEN.match(phrase, at):
         at = token.end()
         power, word, slash, _ = token.groups()
@@ -214,19 +220,22 @@ def _parse_measure(phrase: str) -> Unit | None:
             factor = _add_powers(last, (by - 1) * sign, powers, factor)
             last = None
         elif word:
-            if small in ("degree", "degrees") and re.match(r"\s*(?:celsius|fahrenheit|[CFK]\b)", phrase[at:], re.I):
+            if small in ("degree", "degrees") and _SCALE_OF_HEAT.match(phrase, at):
                 continue
-            if (last := _unit_of(word)) is None:
+            last = _unit_of(word)
+            if last is None:
                 return None
             factor = _add_powers(last, ahead * sign, powers, factor)
             ahead = 1
 
     if at < len(phrase) or not powers:
         return None
-    return Unit(dimensions=tuple(sorted((name, n) for name, n in powers.items() if n)), factor=factor)
+    dimensions = sorted((name, power) for name, power in powers.items() if power)
+    return Unit(dimensions=tuple(dimensions), factor=factor)
 
 
 def _add_powers(unit: Unit, power: int, powers: Counter[str], factor: Fraction) -> Fraction:
+    """Multiply a measure by a power of a unit: its dimensions are added to ``powers``; returns the new factor."""
     for name, n in unit.dimensions:
         powers[name] += n * power
     return factor * unit.factor**power
@@ -237,11 +246,12 @@ def parse_unit(phrase: str) -> Unit | None:
     """The unit that a phrase behind a number names; None where it names none ("or 5"), a unit without words for
     "units"."""
     phrase = phrase.strip()
-    if phrase in ("%", "\\%") or phrase.casefold() in ("percent", "per cent", "pct", "percentage", "percents"):
+    if phrase.casefold() in _PER_CENT_WORDS:
         return PERCENT
-    if (measure := _parse_measure(phrase)) is not None:
+    measure = _parse_measure(phrase)
+    if measure is not None:
         return measure
-    words = [word for word in re.split(r"[\s()./,-]+|\^\s*\{?-?\d\}?", phrase) if word]
+    words = [word for word in _BETWEEN_WORDS.split(phrase) if word]
     if not words or len(words) > 6 or not all(word.isalpha() for word in words):
         return None
     spellings = {word.casefold() for word in words} | {_singular_word(word) for word in words}
@@ -262,7 +272,9 @@ def _singular_word(word: str) -> str:
     word = word.casefold()
     if word.endswith("ies") and len(word) > 4:
         return word[:-3] + "y"
-    return word[:-1] if word.endswith("s") and len(word) > 3 and not word.endswith("ss") else word
+    if word.endswith("s") and not word.endswith("ss") and len(word) > 3:
+        return word[:-1]
+    return word
 
 
 def unit_ratio(unit: Unit, other: Unit) -> Fraction | None:
@@ -279,6 +291,8 @@ def unit_ratio(unit: Unit, other: Unit) -> Fraction | None:
 
 # -- an answer with its unit
 
+_PER_CENT_WORDS = ("%", "\\%", "percent", "per cent", "pct", "percentage", "percents")
+_BETWEEN_WORDS = re.compile(r"[\s()./,-]+|\^\s*\{?-?\d\}?")
 _TEXT = r"\\(?:text|mbox|mathrm|textrm|textbf|textnormal|textit|operatorname|mathbf|rm)"
 _INSIDE = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
 _POWER = r"(?:\s*\^\s*\{?\s*-?\d\s*\}?)?"
@@ -305,7 +319,7 @@ _BASE = re.compile(
 _IN_A_BASE = re.compile(rf"-?(?:[\dA-Z]*\d[\dA-Z]*(?:\.[\dA-Z]+)?|{_TEXT}\s*\{{[\dA-Z]+\}})")
 _HEXADECIMAL = re.compile(rf"-?(?:(?=[\da-fA-F]*\d|[A-F]{{2}})[\da-fA-F]+|{_TEXT}\s*\{{[\da-fA-F]+\}})")
 _AND = re.compile(r"\s*(?:,\s*(?:and\s|or\s)?|\s(?:and|or)\s)\s*")
-_PART = re.compile(  # a term of a sum: number, unit, and the text behind it
+_PART = re.compile(  # one term of a sum: number, unit, and what stands behind it
     r"(\d{1,9}(?:,\d{3})*(?:\.\d{1,9})?)(\s*(?:\\(?:text|mathrm)\s*\{\s*)?)([a-zA-Z]+)"
     r"(\.?(?:,?\s+and(?=\s*\}))?(?:\s*\})?(?:\s*(?:,\s*(?:and\s)?|and\s|\\text\s*\{\s*and\s*\})?\s*(?=\d)|\Z))"
 )
@@ -322,28 +336,44 @@ _NUMBER = re.compile(
 
 
 def parse_quantity(tex: str) -> Quantity:
-    r"""Return what an answer of ``write_tex`` says. The unit is looked for behind a plain number, and in ``\text{…}``
-    or by its name behind any expression."""
-    if (base_number := _in_a_base(tex)) is not None:
-        return base_number
+    r"""What an answer of ``write_tex`` says. The unit is looked for behind a plain number, and in ``\text{…}`` or by
+    its name behind any expression."""
+    in_base = _in_a_base(tex)
+    if in_base is not None:
+        return in_base
     tex = _TEX_RATIO.sub(r"\\text{\1/\2\3}", tex)
-    if (listed := _list_of(tex)) is not None:
+    listed = _list_of(tex)
+    if listed is not None:
         return listed
-    if (added := _sum_of(tex)) is not None:
+    added = _sum_of(tex)
+    if added is not None:
         return added
-    if (money := _CURRENCY.match(tex)) is None:
+    money = _CURRENCY.match(tex)
+    if money is None:
         return _with_unit(tex)
-    amount = _with_unit(money[1] + money[5] + tex[money.end() :])
-    unit = parse_unit(money[2] or money[3] or money[4].removesuffix("."))
-    if unit and amount.unit and amount.unit.dimensions and all(n < 0 for _, n in amount.unit.dimensions):
-        unit = Unit(dimensions=tuple(sorted((*unit.dimensions, *amount.unit.dimensions))), factor=amount.unit.factor)
-    return Quantity(tex=amount.tex, value=amount.value, unit=unit)  # $18 a day, $18 dollars
+    return _amount_of_money(tex, money)
+
+
+def _amount_of_money(tex: str, money: re.Match[str]) -> Quantity:
+    """A number behind the sign of a currency, with what stands behind it: $18, $18 a day, $18 dollars."""
+    sign, dollar, other_sign, code, sign_behind = money.groups()
+    unit = parse_unit(dollar or other_sign or code.removesuffix("."))
+    amount = _with_unit(sign + sign_behind + tex[money.end() :])
+    if unit is not None and amount.unit is not None:
+        behind = amount.unit.dimensions
+        is_rate = bool(behind) and all(power < 0 for _, power in behind)  # a day
+        if is_rate:
+            unit = Unit(dimensions=tuple(sorted((*unit.dimensions, *behind))), factor=amount.unit.factor)
+    return Quantity(tex=amount.tex, value=amount.value, unit=unit)
 
 
 def _list_of(tex: str) -> Quantity | None:
     """Numbers with one and the same unit: "5 cm, 6 cm"."""
     parts = _AND.split(tex) if len(tex) <= LONGEST else [tex]
-    if len(parts) < 2 or (unit := _with_unit(parts[0]).unit) is None:
+    if len(parts) < 2:
+        return None
+    unit = _with_unit(parts[0]).unit
+    if unit is None:
         return None
     read = [_with_unit(part) for part in parts]
     if any(one.value is None or one.unit != unit or one.letter for one in read):
@@ -355,21 +385,31 @@ def _sum_of(tex: str) -> Quantity | None:
     """Measures of one kind, from the larger to the smaller: "2 hours 30 minutes", "5 ft 6 in", 5'6", 6'30"."""
     if not tex[:1].isdigit() or len(tex) > LONGEST:
         return None
-    tex = _ARC.sub(lambda match: f"{match[1]} deg {match[2]} arcmin" + (f" {match[3]} arcsec" if match[3] else ""), tex)
+    tex = _ARC.sub(_write_arc, tex)
     tex = _PRIMES.sub(_write_primes, tex)
     parts = _PART.findall(tex)
     if len(parts) < 2 or "".join(map("".join, parts)) != tex:
         return None
-    units = [_unit_of(unit) for _, _, unit, *_ in parts]
-    first = units[0]
-    if first is None or any(a is None or b is None or unit_ratio(a, b) is None for a, b in pairwise(units)):
-        return None
-    factors = [unit.factor for unit in units if unit is not None]
-    if any(larger <= smaller for larger, smaller in pairwise(factors)):
-        return None
-    total = sum(Fraction(number.replace(",", "")) * by for (number, *_), by in zip(parts, factors, strict=True))
-    value = Fraction(total) / first.factor
-    return Quantity(tex=f"\\frac{{{value.numerator}}}{{{value.denominator}}}", unit=first, value=value)
+    units = []
+    total = Fraction(0)
+    for number, _, name, *_ in parts:
+        unit = _unit_of(name)
+        if unit is None:
+            return None
+        units.append(unit)
+        total += Fraction(number.replace(",", "")) * unit.factor
+    if any(unit_ratio(unit, following) is None for unit, following in pairwise(units)):
+        return None  # they are of two kinds
+    if any(unit.factor <= following.factor for unit, following in pairwise(units)):
+        return None  # not from the larger to the smaller
+    value = total / units[0].factor
+    return Quantity(tex=f"\\frac{{{value.numerator}}}{{{value.denominator}}}", unit=units[0], value=value)
+
+
+def _write_arc(match: re.Match[str]) -> str:
+    """Degrees, minutes and, where there are any, seconds."""
+    seconds = f" {match[3]} arcsec" if match[3] else ""
+    return f"{match[1]} deg {match[2]} arcmin{seconds}"
 
 
 def _write_primes(match: re.Match[str]) -> str:
@@ -390,7 +430,8 @@ def _in_a_base(tex: str) -> Quantity | None:
     if not base or not 2 <= int(base[:4]) <= 36 or not digits.fullmatch(body):
         return None
     body = _TEX_WORDS.sub(r"\1", body).upper()
-    if not body.lstrip("-").replace(".", "").isdigit() and any(int(d, 36) >= int(base) for d in body if d.isalnum()):
+    has_letters = not body.lstrip("-").replace(".", "").isdigit()
+    if has_letters and any(int(digit, 36) >= int(base) for digit in body if digit.isalnum()):
         return None
     value = _plain_number(body)
     return Quantity(tex=body, unit=Unit(dimensions=((f"base {base}", 1),)), value=value)
@@ -398,62 +439,87 @@ def _in_a_base(tex: str) -> Quantity | None:
 
 def is_base(unit: Unit) -> bool:
     """Whether a number is written in a base other than ten."""
-    return bool(unit.dimensions) and unit.dimensions[0][0].startswith("base ") and unit.dimensions[0][0] != "base 10"
+    if not unit.dimensions:
+        return False
+    name, _ = unit.dimensions[0]
+    return name.startswith("base ") and name != "base 10"
 
 
 def _with_unit(tex: str) -> Quantity:
-    if (value := _plain_number(tex)) is not None:
+    """An expression with the unit behind it, if there is one."""
+    value = _plain_number(tex)
+    if value is not None:
         return Quantity(tex=tex, value=value)
     if len(tex) > LONGEST:
         return Quantity(tex=tex)
-    if match := _PER_CENT.search(tex):
-        body = tex[: match.start()]
+
+    per_cent = _PER_CENT.search(tex)
+    if per_cent:
+        body = tex[: per_cent.start()]
         return Quantity(tex=body + "\\%", unit=PERCENT, value=_plain_number(body))
-    if match := _DEGREES.search(tex):
-        unit = parse_unit({"C": "celsius", "F": "fahrenheit", "K": "kelvin"}.get(match[1] or "", "degree"))
-        return _measured_quantity(tex[: match.start()], unit)
-    if (match := _TEX_UNIT.search(tex)) and match.start() > 0:
-        unit_text = _TEX_WORDS.sub(r" \1 ", match[0]).replace("~", " ").replace("\\%", "%")
-        body = tex[: match.start()].rstrip().rstrip("\\").rstrip()
-        if body.endswith(("+", "-", "=", "(", ",")):  # x + \text{C}
-            return Quantity(tex=tex)
-        body = body[:-1].rstrip() if body.endswith("^") else _DEGREES.sub("", body)
-        return _scaled_quantity(body, unit_text, tex)
+    degrees = _DEGREES.search(tex)
+    if degrees:
+        scale = {"C": "celsius", "F": "fahrenheit", "K": "kelvin"}.get(degrees[1] or "", "degree")
+        return _measured_quantity(tex[: degrees.start()], parse_unit(scale))
+    in_tex = _TEX_UNIT.search(tex)
+    if in_tex and in_tex.start() > 0:
+        return _with_tex_unit(tex, in_tex)
+    return _with_words_behind(tex) or _with_attached_unit(tex) or Quantity(tex=tex)
 
-    if (match := _WORDS_BEHIND.search(tex)) and match[1].count("(") == match[1].count(")"):
-        body = tex[: match.start()]
-        unit_text = match[1]
-        if _plain_number(body) is not None:
-            return _scaled_quantity(body, unit_text, tex)
-        unit = parse_unit(unit_text)
-        if (
-            unit is not None
-            and unit.dimensions
-            and len(unit_text) > 1
-            and unit_text[0] != "("
-            and not _SENTENCE.search(body)
-        ):
-            return _measured_quantity(body, unit)
 
-    if (
-        (match := _ATTACHED.search(tex))
-        and (unit := _parse_measure(match[1])) is not None
-        and (len(match[1]) > 1 or not match[1].isalpha())
-    ):
-        return _measured_quantity(tex[: match.start()], unit)
-    return Quantity(tex=tex)
+def _with_tex_unit(tex: str, unit: re.Match[str]) -> Quantity:
+    r"""A unit in ``\text{…}``."""
+    unit_text = _TEX_WORDS.sub(r" \1 ", unit[0]).replace("~", " ").replace("\\%", "%")
+    body = tex[: unit.start()].rstrip().rstrip("\\").rstrip()
+    is_term = body.endswith(("+", "-", "=", "(", ","))  # x + \text{C}
+    if is_term:
+        return Quantity(tex=tex)
+    if body.endswith("^"):
+        body = body[:-1].rstrip()
+    else:
+        body = _DEGREES.sub("", body)
+    return _scaled_quantity(body, unit_text, tex)
+
+
+def _with_words_behind(tex: str) -> Quantity | None:
+    """A unit in words behind a blank: "3 feet", "x cm"."""
+    match = _WORDS_BEHIND.search(tex)
+    if match is None or match[1].count("(") != match[1].count(")"):
+        return None
+    body = tex[: match.start()]
+    words = match[1]
+    if _plain_number(body) is not None:
+        return _scaled_quantity(body, words, tex)
+    unit = parse_unit(words)
+    is_measure = unit is not None and bool(unit.dimensions)
+    is_letter_or_bracket = len(words) == 1 or words[0] == "("
+    if not is_measure or is_letter_or_bracket or _SENTENCE.search(body):
+        return None
+    return _measured_quantity(body, unit)
+
+
+def _with_attached_unit(tex: str) -> Quantity | None:
+    """A unit right behind a digit: "5cm", "90km/h"; no single letter, which may be a variable."""
+    match = _ATTACHED.search(tex)
+    if match is None:
+        return None
+    unit = _parse_measure(match[1])
+    is_letter = len(match[1]) == 1 and match[1].isalpha()
+    if unit is None or is_letter:
+        return None
+    return _measured_quantity(tex[: match.start()], unit)
 
 
 def _scaled_quantity(body: str, unit_text: str, tex: str) -> Quantity:
     """A number with words behind it: "5 million dollars", "3 feet", "6 m"."""
     value = _plain_number(body)
     unit_text = unit_text.strip()
-    by = 1
+    times = 1
     while scale := _SCALE.match(unit_text):
         unit_text = unit_text[scale.end() :].strip()
-        by = by * _SCALES[scale[1].casefold()]
-    if by > 1 and value is not None:
-        value *= by
+        times *= _SCALES[scale[1].casefold()]
+    if times > 1 and value is not None:
+        value *= times
         body = f"{value:f}" if isinstance(value, Decimal) else f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
         if not unit_text:
             return Quantity(tex=body, value=value)
@@ -486,7 +552,10 @@ def _plain_number(body: str) -> Decimal | Fraction | None:
         return Decimal(f"{sign}{digits}e{power or 0}")
     if ten:
         return Decimal(f"{sign}1e{ten}")
-    top, bottom = top or above, bottom or below
-    if len(top) + len(bottom) > DIGITS or not int(bottom):
+    numerator = top or above
+    denominator = bottom or below
+    if len(numerator) + len(denominator) > DIGITS or not int(denominator):
         return None
-    return Fraction(int(top) * (-1 if (sign == "-") != (minus == "-") else 1), int(bottom))
+    is_negative = (sign == "-") != (minus == "-")
+    value = Fraction(int(numerator), int(denominator))
+    return -value if is_negative else value

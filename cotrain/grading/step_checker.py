@@ -146,17 +146,19 @@ class CheckerFailed(Exception):
 
 def read_reply(reply: Any, number: int, count: int) -> CheckedSteps:
     """The answer to question ``number`` about ``count`` steps. Raises CheckerFailed."""
-    if isinstance(reply, dict) and reply.get("id") == number:
-        ok = reply.get("ok")
-        reasons = reply.get("reasons", [""] * count)
-        done = reply.get("done", False)
-        verdicts = isinstance(ok, list) and len(ok) == count and all(isinstance(one, bool) for one in ok)
-        said = (
-            isinstance(reasons, list) and len(reasons) == count and all(isinstance(reason, str) for reason in reasons)
-        )
-        if verdicts and said and isinstance(done, bool):
-            return CheckedSteps(ok=tuple(ok or ()), reasons=tuple(reasons), done=done)
-    raise CheckerFailed("unreadable line")
+    if not isinstance(reply, dict) or reply.get("id") != number:
+        raise CheckerFailed("unreadable line")
+    ok: Any = reply.get("ok")
+    reasons = reply.get("reasons", [""] * count)
+    done = reply.get("done", False)
+    is_readable = _is_list_of(bool, ok, count) and _is_list_of(str, reasons, count) and isinstance(done, bool)
+    if not is_readable:
+        raise CheckerFailed("unreadable line")
+    return CheckedSteps(ok=tuple(ok), reasons=tuple(reasons), done=done)
+
+
+def _is_list_of(kind: type, value: Any, count: int) -> bool:
+    return isinstance(value, list) and len(value) == count and all(isinstance(item, kind) for item in value)
 
 
 def end_marked(mark: str, process: subprocess.Popen[bytes]) -> None:

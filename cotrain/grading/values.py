@@ -39,29 +39,30 @@ class NotPassable(BaseException):
 
 
 class ValueCodec:
-    """One side's view: its own objects have numbers here, ``stand_in`` makes what stands for the other's.
+    """One side's view of the values that go over.
 
-    ``mine``: the name of this side. An object keeps its number, so an unchanged list is written in the same way again.
+    ``mine``: the name of this side, one of ``SIDES``. ``stand_in``: makes what stands here for an object of the other
+    side, from its number. ``number_of``: the number of such a stand-in; None for any other value. An object of this
+    side keeps its number, so an unchanged list is written in the same way again.
     """
 
     def __init__(self, mine: str, stand_in: Callable[[int], Any], number_of: Callable[[Any], int | None]) -> None:
+        (theirs,) = set(SIDES) - {mine}
         self._mine = mine
+        self._theirs = theirs
         self._stand_in = stand_in
         self._number_of = number_of
-        self._theirs = SIDES[mine == SIDES[0]]
-        self._builtins = DATA_TYPES if mine == "tests" else _BUILTINS
-        self._objects: list[Any] = []
-        self._numbers: dict[int, int] = {}  # id → number
+        self._builtins = DATA_TYPES if mine == "tests" else _BUILTINS  # what the other side may name
+        self._objects: list[Any] = []  # objects of this side, by their numbers
+        self._numbers: dict[int, int] = {}  # ``id`` of such an object → its number
 
     def write_value(self, value: Any) -> Any:
-        """A value as JSON."""
+        """A value as JSON. Raises NotPassable."""
         kind = type(value)
-        if value is None or kind in (bool, str):
+        if value is None or kind in (bool, str, float):
             return value
         if kind is int:
             return value if -LARGE < value < LARGE else {"int": hex(value)}
-        if kind is float:
-            return value
         if kind is list:
             return [self.write_value(item) for item in value]
         if kind in _WRITERS:
@@ -69,6 +70,7 @@ class ValueCodec:
             return {tag: [self.write_value(item) for item in parts(value)]}
         if kind in _VIEWS and self._mine == "answer":
             return {_VIEWS[kind]: [self.write_value(item) for item in value]}
+
         number = self._number_of(value)
         if number is not None:
             return {self._theirs: number}
@@ -79,9 +81,17 @@ class ValueCodec:
             if isinstance(value, base):
                 return self.write_value(convert(value))
         if self._mine == "tests" and not callable(value):
-            if not hasattr(value, "__next__"):
-                raise NotPassable
-            return {"iterator": [self.write_value(item) for item in value]}
+            return self._write_iterator(value)
+        return self._write_reference(value)
+
+    def _write_iterator(self, value: Any) -> Any:
+        """An iterator of the tests, with all that it gives."""
+        if not hasattr(value, "__next__"):
+            raise NotPassable
+        return {"iterator": [self.write_value(item) for item in value]}
+
+    def _write_reference(self, value: Any) -> Any:
+        """The number of an object that stays on this side."""
         if id(value) not in self._numbers:
             self._numbers[id(value)] = len(self._objects)
             self._objects.append(value)
@@ -111,42 +121,76 @@ class ValueCodec:
         return _READERS[name](self._read_content(content))
 
 
+def _builtin_name(value: Any) -> str | None:
+    """The name of a built-in function or type; None for any other value."""
+    name = getattr(value, "__name__", None)
+    return name if isinstance(name, str) and _BUILTINS.get(name) is value else None
+
+
 def _item_pairs(value: dict[Any, Any]) -> list[tuple[Any, Any]]:
     return list(value.items())
 
 
-_WRITERS: dict[type, tuple[str, Callable[[Any], Any]]] = {
-    tuple: ("tuple", list), set: ("set", list), frozenset: ("frozenset", list), dict: ("dict", _item_pairs),
-    OrderedDict: ("OrderedDict", _item_pairs), Counter: ("Counter", _item_pairs),
+# -- The types that are copied
+
+_WRITERS: dict[type, tuple[str, Callable[[Any], Any]]] = {  # type → its tag, and the parts that are written
+    tuple: ("tuple", list),
+    set: ("set", list),
+    frozenset: ("frozenset", list),
+    dict: ("dict", _item_pairs),
+    OrderedDict: ("OrderedDict", _item_pairs),
+    Counter: ("Counter", _item_pairs),
     deque: ("deque", lambda v: (list(v), v.maxlen)),
-    bytes: ("bytes", lambda v: (v.decode("latin-1"),)), bytearray: ("bytearray", lambda v: (v.decode("latin-1"),)),
-    complex: ("complex", lambda v: (v.real, v.imag)), range: ("range", lambda v: (v.start, v.stop, v.step)),
-    slice: ("slice", lambda v: (v.start, v.stop, v.step)), array: ("array", lambda v: (v.typecode, v.tolist())),
-    Decimal: ("Decimal", lambda v: (str(v),)), Fraction: ("Fraction", lambda v: (v.numerator, v.denominator)),
-    datetime.datetime: ("datetime", lambda v: (v.isoformat(),)), datetime.date: ("date", lambda v: (v.isoformat(),)),
+    bytes: ("bytes", lambda v: (v.decode("latin-1"),)),
+    bytearray: ("bytearray", lambda v: (v.decode("latin-1"),)),
+    complex: ("complex", lambda v: (v.real, v.imag)),
+    range: ("range", lambda v: (v.start, v.stop, v.step)),
+    slice: ("slice", lambda v: (v.start, v.stop, v.step)),
+    array: ("array", lambda v: (v.typecode, v.tolist())),
+    Decimal: ("Decimal", lambda v: (str(v),)),
+    Fraction: ("Fraction", lambda v: (v.numerator, v.denominator)),
+    datetime.datetime: ("datetime", lambda v: (v.isoformat(),)),
+    datetime.date: ("date", lambda v: (v.isoformat(),)),
     datetime.time: ("time", lambda v: (v.isoformat(),)),
     datetime.timedelta: ("timedelta", lambda v: (v.days, v.seconds, v.microseconds)),
-}  # fmt: skip
-_OF: tuple[dict[Any, Any], ...] = ({}, OrderedDict())
-_VIEWS: dict[type, str] = {type(of.keys()): "keys" for of in _OF}  # equal to sets where Python says so
-_VIEWS.update({type(of.items()): "items" for of in _OF})
-_VIEWS.update({type(of.values()): "values" for of in _OF})
-_READERS: dict[str, Callable[[list[Any]], Any]] = {
-    "tuple": tuple, "set": set, "frozenset": frozenset, "dict": dict, "OrderedDict": OrderedDict, "iterator": iter,
-    "Counter": lambda v: Counter(dict(v)), "deque": lambda v: deque(*v),
-    "bytes": lambda v: v[0].encode("latin-1"), "bytearray": lambda v: bytearray(v[0].encode("latin-1")),
-    "complex": lambda v: complex(*v), "range": lambda v: range(*v), "slice": lambda v: slice(*v),
+}
+_VIEWS: dict[type, str] = {}  # views of a dictionary, which are equal to sets where Python says so
+_DICTIONARIES: tuple[dict[Any, Any], ...] = ({}, OrderedDict())
+for _dictionary in _DICTIONARIES:
+    _VIEWS[type(_dictionary.keys())] = "keys"
+    _VIEWS[type(_dictionary.items())] = "items"
+    _VIEWS[type(_dictionary.values())] = "values"
+_READERS: dict[str, Callable[[list[Any]], Any]] = {  # tag → what makes the value from its parts
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+    "dict": dict,
+    "OrderedDict": OrderedDict,
+    "iterator": iter,
+    "Counter": lambda v: Counter(dict(v)),
+    "deque": lambda v: deque(*v),
+    "bytes": lambda v: v[0].encode("latin-1"),
+    "bytearray": lambda v: bytearray(v[0].encode("latin-1")),
+    "complex": lambda v: complex(*v),
+    "range": lambda v: range(*v),
+    "slice": lambda v: slice(*v),
     "array": lambda v: array(*v),
-    "Decimal": lambda v: Decimal(*v), "Fraction": lambda v: Fraction(*v),
-    "datetime": lambda v: datetime.datetime.fromisoformat(*v), "date": lambda v: datetime.date.fromisoformat(*v),
-    "keys": lambda v: dict.fromkeys(v).keys(), "items": lambda v: dict(v).items(),
+    "Decimal": lambda v: Decimal(*v),
+    "Fraction": lambda v: Fraction(*v),
+    "datetime": lambda v: datetime.datetime.fromisoformat(*v),
+    "date": lambda v: datetime.date.fromisoformat(*v),
+    "time": lambda v: datetime.time.fromisoformat(*v),
+    "timedelta": lambda v: datetime.timedelta(*v),
+    "keys": lambda v: dict.fromkeys(v).keys(),
+    "items": lambda v: dict(v).items(),
     "values": lambda v: dict(enumerate(v)).values(),
-    "time": lambda v: datetime.time.fromisoformat(*v), "timedelta": lambda v: datetime.timedelta(*v),
-}  # fmt: skip
-_BASES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
+}
+_BASES: tuple[tuple[type, Callable[[Any], Any]], ...] = (  # types below, and what makes one of a value of a type above
     *((kind, kind) for kind in (str, list, tuple, Counter, OrderedDict, dict, set, frozenset, bytes, bytearray, deque)),
-    (numbers.Integral, int), (numbers.Real, float), (numbers.Complex, complex),
-)  # fmt: skip
+    (numbers.Integral, int),
+    (numbers.Real, float),
+    (numbers.Complex, complex),
+)
 _BUILTINS = {name: value for name, value in vars(builtins).items() if callable(value) and not name.startswith("_")}
 # Names that the tests take for Python's own when the answer names it: with ``eval`` a program could have its tests run
 # what it likes.
@@ -154,8 +198,3 @@ DATA_TYPES = {
     kind.__name__: kind
     for kind in (bool, int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset, dict, range)
 }
-
-
-def _builtin_name(value: Any) -> str | None:
-    name = getattr(value, "__name__", None)
-    return name if isinstance(name, str) and _BUILTINS.get(name) is value else None

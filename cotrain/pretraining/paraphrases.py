@@ -81,7 +81,7 @@ def read_problems(path: str, question: str, answer: str) -> list[ProblemRow]:
     return [replace(problem, held_out=split != "train") for problem, split in zip(problems, splits, strict=True)]
 
 
-def numbers_of(text: str) -> Counter[str]:
+def count_numbers(text: str) -> Counter[str]:
     """The numbers of a text, each with how often it is there: "1,200", "1200" and "two" are 1200, 1200 and 2."""
     numbers = (NUMBER_WORDS.get(one, one.replace(",", "")) for one in _NUMBER_OR_WORD.findall(normal_question(text)))
     return Counter(one for one in numbers if one[0].isdigit())
@@ -107,7 +107,7 @@ def refusal_of(question: str, text: str, others: Collection[str]) -> str | None:
         return "same wording"
     if wording_of(text) in others:
         return "another problem"
-    if numbers_of(text) != numbers_of(question):
+    if count_numbers(text) != count_numbers(question):
         return "other numbers"
     if not len(question) / 2 <= len(text) <= 2 * len(question) + SLACK:
         return "another length"

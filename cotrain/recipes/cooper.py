@@ -1,20 +1,26 @@
 """Cooper: a generator and the reward model that pays it, updated together so that the reward cannot be gamed for long.
 
-Hong et al. 2025 (arXiv 2508.05613). The reward model, a scalar head that sees the reference answer, pays the generator
-σ(score). After each batch it learns from one pair a problem: an answer that a precise rule calls right (it may overlook
-some, but what it accepts is right) over a corrupted one. It begins as ``rm_model``, a reward model that has learned to
-compare answers before, as the paper's VerifyRM had: "shipped-rater" for the shipped models, or any of the Hub with
-one label. Without one it begins with a head of zeros on ``model`` and is first trained alone, ``warmup`` (20) steps of
-cross-entropy on the rule's labels.
+Hong et al. 2025 (arXiv 2508.05613). Generator and reward model are trained at every step. The reward model has a scalar
+head and sees the reference answer; the generator learns by GRPO from σ(score). The reward model learns from one pair a
+problem, by the pairwise loss: a solution that a precise rule accepts over a corrupted one. The rule may overlook right
+answers, but what it accepts is right.
 
-Controls are parameters: ``rm="frozen"`` never trains it after the warm-up (reward → 1 while accuracy falls),
-``rm="rule"`` pays the rule itself. ``negatives`` are made by a "program" (another answer is written over the right one)
-or a "model" (the start, hot, at most three tries), or are the generator's "own" rejected answers, each compared with
-each that was accepted; the paper has no such form. ``reference=False`` hides the reference answer from the reward
-model, ``anchor`` holds its scores in place by cross-entropy, which the paper lacks.
+The reward model begins as ``rm_model``, which has learned to compare answers before, as the paper's VerifyRM had:
+"shipped-rater" for the shipped models, or any model of the Hub with one label. Without one it begins with a head of
+zeros on ``model``, and the first ``warmup`` (20) steps train it alone, by cross-entropy on the rule's labels.
 
-Different from the authors' settings: generator and reward model learn at one rate (theirs are 1 : 10), with groups of 8
-(theirs 16). Their outer loop is not public; this one is from the paper's text.
+Controls are parameters:
+
+- ``rm="frozen"``: it is not trained after the warm-up. Then the reward goes to 1 while accuracy falls.
+- ``rm="rule"``: the rule itself is the reward.
+- ``negatives``: corrupted solutions are written by a "program", which writes another answer over the right one, or by a
+  "model", the initial one at a high temperature, in at most three tries. "own" are the generator's rejected answers,
+  each compared with each accepted one, which the paper does not have.
+- ``reference=False``: the reward model does not see the reference answer.
+- ``anchor``: weight of cross-entropy beside the pairs, which holds the scores in place. The paper has none.
+
+What differs from the authors' settings: generator and reward model learn at the same rate, theirs at 1 : 10; groups
+have 8 answers, theirs 16. Their outer loop is not public; this one is from the paper's text.
 """
 
 from __future__ import annotations
@@ -58,13 +64,13 @@ from cotrain.metrics.heldout import measure_solver_and_verifier
 from cotrain.rollout import common_roles
 from cotrain.rollout.protocols import attempts
 
-Learned = Literal["", "pair", "all"]  # by the reward model
-TRIES = 3  # of the model that corrupts
+Learned = Literal["", "pair", "all"]  # labels for the reward model: none, one pair a problem, or every solution
+TRIES = 3  # corrupted solutions that are tried
 PROXY = Signal("proxy", meaning="what the reward model, or the rule, pays, in [0, 1]")
 
 
 async def ask_rater(task: Task, roles: Roles, solution: Turn, *, reference: bool) -> Turn:
-    """The reward model's turn alone."""
+    """The reward model's turn on a solution. ``reference``: it sees the reference answer."""
     reference_answer = (task.gold or "") if reference else ""
     return await roles.rater(
         parent=solution, problem=task.prompt, solution=solution.tagged_text, reference=reference_answer
@@ -72,8 +78,8 @@ async def ask_rater(task: Task, roles: Roles, solution: Turn, *, reference: bool
 
 
 async def rate_solution(task: Task, roles: Roles, solution: Turn, *, reference: bool = True) -> Turn:
-    """The reward model's turn on a solution; it shows its verdict and notes the truth, unless the solution is too long
-    for it."""
+    """The reward model's turn on a solution, with its verdict as findings and the truth as metadata. It fails where the
+    solution is too long for the reward model."""
     rating = await ask_rater(task, roles, solution, reference=reference)
     if rating.failed:
         return rating
@@ -95,34 +101,39 @@ async def solve_and_rate(
     overlooked: float = 0.0,
     reference: bool = True,
 ) -> None:
-    """``samples`` solutions, each rated. ``pay``: ``PROXY`` from the "model" or the "rule"; a solution that is too long
-    for the model gets none from it. ``learn``: labels for the
-    reward model, "" none, "pair" one pair a problem, "all" the rule's word on every solution."""
+    """``samples`` solutions, each rated.
+
+    ``pay``: the reward ``PROXY`` is from the "model" or the "rule". A solution that is too long for the model has none
+    from it. ``learn``: labels for the reward model. ``overlooked``: share of right answers that the rule misses.
+    """
     solutions = await attempts(task, roles, samples)
-    ratings = await gather([rate_solution(task, roles, s, reference=reference) for s in solutions])
-    first: tuple[Turn, Turn] | None = None
+    ratings = await gather([rate_solution(task, roles, solution, reference=reference) for solution in solutions])
+    accepted: list[tuple[Turn, Turn]] = []  # (solution, its rating) of those that the rule accepts
     for solution, rating in zip(solutions, ratings, strict=True):
-        noticed = rng_of("overlooked", task.id, solution.id).random() >= overlooked
-        accepted = CORRECT.require(solution) and noticed
+        is_noticed = rng_of("overlooked", task.id, solution.id).random() >= overlooked
+        is_accepted = CORRECT.require(solution) and is_noticed
+        if is_accepted:
+            accepted.append((solution, rating))
         if pay == "rule":
-            solution.reward(PROXY, float(accepted))
+            solution.reward(PROXY, float(is_accepted))
         elif not rating.failed:
             solution.reward(PROXY, score_probability(rating.score))
         if learn == "all":
-            rating.reward(LABEL, float(accepted))
-        first = first or ((solution, rating) if accepted else None)
-    if learn != "pair" or first is None:
+            rating.reward(LABEL, float(is_accepted))
+    if learn != "pair" or not accepted:
         return
-    solution, rating = first
-    wrong = await corrupt_solution(task, roles, solution, negatives)
-    if wrong is not None:
-        rating.reward(LABEL, 1.0)
-        worse = await ask_rater(task, roles, wrong, reference=reference)
-        worse.reward(LABEL, 0.0)  # its truth is not noted: verdict rates are about the generator's solutions
+
+    better, better_rating = accepted[0]
+    worse = await corrupt_solution(task, roles, better, negatives)
+    if worse is not None:
+        better_rating.reward(LABEL, 1.0)
+        # Without a verdict: metrics of verdicts are about the generator's solutions.
+        worse_rating = await ask_rater(task, roles, worse, reference=reference)
+        worse_rating.reward(LABEL, 0.0)
 
 
 async def corrupt_solution(task: Task, roles: Roles, solution: Turn, negatives: str) -> Turn | None:
-    """A wrong solution like a right one; None where the model found none in ``TRIES``."""
+    """A wrong solution of the same problem, made from a right one; None where ``TRIES`` tries gave none."""
     for _ in range(TRIES):
         if negatives == "program":
             wrong = await roles.corruptor(parent=solution, solution=solution.tagged_text, answer=task.gold)
@@ -136,11 +147,12 @@ async def corrupt_solution(task: Task, roles: Roles, solution: Turn, negatives: 
 
 
 def write_over(fields: Mapping[str, Any], rng: random.Random) -> str:
-    """The program that corrupts."""
+    """The policy of the role ``corruptor``: it writes another answer over the right one."""
     return another_answer(str(fields["solution"]), str(fields["answer"]), rng)
 
 
 def score_probability(score: float) -> float:
+    """σ(score), without overflow."""
     return 0.5 * (1.0 + math.tanh(0.5 * score))
 
 
@@ -148,40 +160,57 @@ def score_probability(score: float) -> float:
 def cooper(
     run: RunConfig,
     *,
-    rm_model: str | None = None,  # begins the reward model
+    rm_model: str | None = None,  # initial reward model; by default shipped-rater, or the generator's model with a head
     rm_lr: float = 2e-4,  # learning rate of the reward model
-    rm: Literal["online", "frozen", "rule"] = "online",  # who pays, and does it learn?
-    warmup: int | None = None,  # steps in which the reward model alone learns
-    negatives: Literal["program", "model", "own"] = "program",  # who corrupts right answers, or own rejected ones
+    rm: Literal["online", "frozen", "rule"] = "online",  # reward: a model that learns, one that does not, or the rule
+    warmup: int | None = None,  # first steps, in which only the reward model is trained
+    negatives: Literal["program", "model", "own"] = "program",  # who corrupts right answers; own: rejected ones instead
     overlooked: Share = 0.0,  # share of right answers that the rule misses
     reference: bool = True,  # show the reward model the reference answer
     anchor: Weight = 0.0,  # weight of cross-entropy beside the pairs
 ) -> Recipe:
-    rater_model = rm_model or (SHIPPED_RATER if run.model in SHIPPED_LANGUAGE_MODELS else run.model)
-    alone = warmup if warmup is not None else 20 * (rater_model == run.model)
-    online = rm == "online"
-    play = partial(
+    if rm_model:
+        initial_rm = rm_model
+    elif run.model in SHIPPED_LANGUAGE_MODELS:
+        initial_rm = SHIPPED_RATER
+    else:
+        initial_rm = run.model
+    if warmup is None:
+        has_new_head = initial_rm == run.model
+        warmup = 20 if has_new_head else 0
+    learns_online = rm == "online"
+
+    learn_to_solve = GRPO(reward_weights={PROXY: 1.0}, kl=run.kl_penalty())
+    objectives = {"generator": Objective(policy="generator", role="solver", algorithm=learn_to_solve)}
+    labels: Learned = ""
+    if learns_online:
+        labels = "all" if negatives == "own" else "pair"
+        objectives["rm"] = Objective(policy="rm", role="rater", algorithm=Pairwise(anchor=anchor))
+
+    protocol = partial(
         solve_and_rate, samples=run.group_size, overlooked=overlooked, negatives=negatives, reference=reference
     )
-    learned: Learned = "all" if negatives == "own" else "pair"
-    paid = partial(play, pay="rule" if rm == "rule" else "model", learn=learned if online else "")
-    objectives = {
-        "generator": Objective(
-            policy="generator", role="solver", algorithm=GRPO(reward_weights={PROXY: 1.0}, kl=run.kl_penalty())
-        ),
-        **({"rm": Objective(policy="rm", role="rater", algorithm=Pairwise(anchor=anchor))} if online else {}),
-    }
-    phases = [Phase(name="generator", protocol=paid, objectives=tuple(objectives), group_size=1)]
-    if alone:
+    generator_phase = Phase(
+        name="generator",
+        protocol=partial(protocol, pay="rule" if rm == "rule" else "model", learn=labels),
+        objectives=tuple(objectives),
+        group_size=1,  # the protocol samples the whole group itself
+    )
+    if warmup:
         objectives["rm_start"] = Objective(policy="rm", role="rater", algorithm=Pointwise())
-        taught = partial(play, learn="all")
-        phases.append(Phase(name="rm_start", protocol=taught, objectives=("rm_start",), group_size=1))
+        rm_phase = Phase(
+            name="rm_start", protocol=partial(protocol, learn="all"), objectives=("rm_start",), group_size=1
+        )
+        schedule = alternate(generator_phase, rm_phase, ratio=(1, 0), warmup={"rm_start": warmup})
+    else:
+        schedule = alternate(generator_phase, ratio=(1,))
+
     solver = common_roles.solver("generator", run.model)
     return run.recipe(
-        "cooper" if online else f"cooper-{rm}",
+        "cooper" if learns_online else f"cooper-{rm}",
         policies={
             "generator": run.learner(),
-            "rm": reward_model(rater_model, lr=rm_lr),
+            "rm": reward_model(initial_rm, lr=rm_lr),
             "reference": frozen(run.model),
             "corruptor": program(write_over),
         },
@@ -192,7 +221,7 @@ def cooper(
             "assistant": replace(solver, policy="reference", sampling=replace(solver.sampling, temperature=1.3)),
         },
         objectives=objectives,
-        schedule=alternate(*phases, ratio=(1, 0)[: len(phases)], warmup={"rm_start": alone} if alone else {}),
+        schedule=schedule,
         evaluate=partial(solve_and_rate, reference=reference),
         measures=measure_solver_and_verifier("rater"),
     )

@@ -1,21 +1,23 @@
 """GRAM: a generative judge of pairs, taught in two stages, that pays a generator by who wins.
 
-Wang et al. 2025 (arXiv 2506.14175). First, without any label, the judge learns to write two responses to a problem, one
-after the other (``unlabelled`` updates). Then it learns to say which of two is better, A or B, with smoothed labels:
-the right letter weighs 1 − ``smoothing`` and the other ``smoothing``, which the paper shows to be a regularised ranking
-loss. Here the better one of a pair is the one whose answer is right, and the pairs are solutions of the generator, one
-right and one wrong, in random order.
+Wang et al. 2025 (arXiv 2506.14175). The judge learns by cross-entropy, in two stages. In the first ``unlabelled`` steps
+it learns, without any label, to write two responses to a problem, one after the other. Then it learns to say which of
+two is better, A or B: the right letter has the weight 1 − ``smoothing`` and the other one ``smoothing``, which the
+paper shows to be a regularised ranking loss. Pairs are a right and a wrong solution of the generator, in random order.
 
-The generator is paid as in Think-RM's pairwise RLHF (Hong et al. 2025, arXiv 2505.16265): all pairs of its group are
-judged, in both orders; the margins 2 P(A) − 1 make a skew-symmetric matrix, whose row sums are the advantages. No score
-of a single solution exists. A solution that cannot be read loses to every one that can.
+The generator learns as in Think-RM's pairwise RLHF (Hong et al. 2025, arXiv 2505.16265). All pairs of its group are
+judged, in both orders; the margins 2 P(A) − 1 make a skew-symmetric matrix, whose row sums are the advantages. A single
+solution has no score. One that cannot be read loses to every one that can.
 
-Controls are parameters: ``unlabelled=0`` and ``smoothing=0`` leave out what is GRAM's own; ``judge="frozen"`` pays by
-the judge as it comes, in any format of pairs (``form``; a graded one by how far one is ahead); ``generator="frozen"``
-teaches the judge alone.
+Controls are parameters:
 
-Different from the paper: two responses come from one generator and are labelled by the rule, online, instead of a
-corpus of preferences; both stages are short. Left out: the judge of more than two, fine-tuning to another task.
+- ``unlabelled=0``, ``smoothing=0``: without what is GRAM's own.
+- ``judge="frozen"``: the judge is never trained, and may have any format of pairs (``form``). Where that has
+  grades, the margin is the grade.
+- ``generator="frozen"``: only the judge is trained.
+
+What differs from the paper: pairs come from one generator and are labelled by the rule, online; theirs are a corpus of
+preferences. Both stages are short. Left out: the judge of more than two, and fine-tuning to another task.
 """
 
 from __future__ import annotations
@@ -73,65 +75,79 @@ PREFERRED = Signal("preferred", meaning="the advantage over the others of the gr
 
 
 async def write_pairs(task: Task, roles: Roles, *, samples: Positive, pairs: Positive) -> None:
-    """Stage 1: up to ``pairs`` pairs of different solutions, to be learned as texts. Nobody asks which is better."""
-    different = {s.tagged_text: s for s in await attempts(task, roles, samples) if s.parsed.ok}
-    for first, second in _sample_pairs(list(permutations(different.values(), 2)), pairs, "written", task):
+    """Stage 1: the role ``author`` says up to ``pairs`` pairs of different solutions, which the judge learns to write.
+    Nobody asks which is better."""
+    solutions = await attempts(task, roles, samples)
+    different = {solution.tagged_text: solution for solution in solutions if solution.parsed.ok}
+    ordered_pairs = list(permutations(different.values(), 2))
+    for first, second in _sample_pairs(ordered_pairs, pairs, "written", task):
         await roles.author(problem=task.prompt, first=first.tagged_text, second=second.tagged_text)
 
 
 @gives(WEIGHT.to("teacher"))
 async def label_pairs(task: Task, roles: Roles, *, samples: Positive, pairs: Positive, smoothing: float) -> None:
-    """Stage 2: up to ``pairs`` pairs of a right and a wrong solution in random order, each with its smoothed labels."""
-    solutions = [s for s in await attempts(task, roles, samples) if s.parsed.ok]
-    right = [s for s in solutions if CORRECT.require(s)]
-    wrong = [s for s in solutions if not CORRECT.require(s)]
+    """Stage 2: for up to ``pairs`` pairs of a right and a wrong solution, in random order, the role ``teacher`` says
+    both letters, which the judge learns with their weights."""
+    solutions = [solution for solution in await attempts(task, roles, samples) if solution.parsed.ok]
+    right = [solution for solution in solutions if CORRECT.require(solution)]
+    wrong = [solution for solution in solutions if not CORRECT.require(solution)]
     for better, worse in _sample_pairs(list(product(right, wrong)), pairs, "labelled", task):
-        ahead = bool(rng_of("order", better.id, worse.id).getrandbits(1))
-        first, second = (better, worse) if ahead else (worse, better)
-        for letter, weight in ((ahead, 1.0 - smoothing), (not ahead, smoothing)):
+        is_better_first = bool(rng_of("order", better.id, worse.id).getrandbits(1))
+        first, second = (better, worse) if is_better_first else (worse, better)
+        shown = side_by_side(roles, roles.judge, first, second)
+        smoothed_labels = ((is_better_first, 1.0 - smoothing), (not is_better_first, smoothing))
+        for says_first, weight in smoothed_labels:
             if weight:
-                labelled = await roles.teacher(
-                    parent=first, problem=task.prompt, better=letter, **side_by_side(roles, roles.judge, first, second)
-                )
-                labelled.reward(WEIGHT, weight)
+                label = await roles.teacher(parent=first, problem=task.prompt, better=says_first, **shown)
+                label.reward(WEIGHT, weight)
 
 
 @gives(PREFERRED.to("solver"))
 async def compete(task: Task, roles: Roles, *, samples: Positive = 2) -> None:
-    """Everyone against everyone, in both orders. The solver's reward ``preferred`` is its advantage (Think-RM); a
-    judgement notes as ``correct`` whether the first is the better one, where one of the two is right."""
+    """All pairs of ``samples`` solutions are judged, in both orders. The reward ``preferred`` of a solution is its
+    advantage (Think-RM). Where one of a pair is right, the judgement has the truth as metadata."""
     solutions = await attempts(task, roles, samples)
-    readable = [i for i, s in enumerate(solutions) if s.parsed.ok]
-    fights = list(permutations(readable, 2))
-    judgements = [
-        roles.judge(
-            parent=solutions[i], problem=task.prompt, **side_by_side(roles, roles.judge, solutions[i], solutions[j])
-        )
-        for i, j in fights
-    ]
-    outcomes = {(i, j): 1.0 for i, j in product(range(len(solutions)), repeat=2) if i in readable and j not in readable}
-    for (i, j), turn in zip(fights, await gather(judgements), strict=True):
-        truths = [CORRECT.require(solutions[k]) for k in (i, j)]
-        if truths[0] != truths[1]:
-            turn.add_metadata(CORRECT, truths[0])
-        show_verdict(turn)
-        if (lead := lead_of(turn)) is not None:
-            outcomes[i, j] = lead
-    for solution, advantage in zip(solutions, pairwise_advantages(skew_matrix(len(solutions), outcomes)), strict=True):
+    readable = [i for i, solution in enumerate(solutions) if solution.parsed.ok]
+    unreadable = [i for i, solution in enumerate(solutions) if not solution.parsed.ok]
+
+    ordered_pairs = list(permutations(readable, 2))
+    calls = []
+    for i, j in ordered_pairs:
+        shown = side_by_side(roles, roles.judge, solutions[i], solutions[j])
+        calls.append(roles.judge(parent=solutions[i], problem=task.prompt, **shown))
+    judgements = await gather(calls)
+
+    margins = dict.fromkeys(product(readable, unreadable), 1.0)  # (i, j) → how far i is ahead of j, in [−1, 1]
+    for (i, j), judgement in zip(ordered_pairs, judgements, strict=True):
+        first_is_right = CORRECT.require(solutions[i])
+        second_is_right = CORRECT.require(solutions[j])
+        if first_is_right != second_is_right:
+            judgement.add_metadata(CORRECT, first_is_right)
+        show_verdict(judgement)
+        lead = lead_of(judgement)
+        if lead is not None:
+            margins[i, j] = lead
+
+    advantages = pairwise_advantages(skew_matrix(len(solutions), margins))
+    for solution, advantage in zip(solutions, advantages, strict=True):
         solution.reward(PREFERRED, advantage)
 
 
-def _sample_pairs(pairs: list[tuple[Turn, Turn]], most: int, what: str, task: Task) -> list[tuple[Turn, Turn]]:
+def _sample_pairs(pairs: list[tuple[Turn, Turn]], most: int, purpose: str, task: Task) -> list[tuple[Turn, Turn]]:
+    """At most ``most`` of these pairs, drawn by the ``purpose`` and the address of the first solution."""
     if len(pairs) <= most:
         return pairs
-    return rng_of(what, task.id, pairs[0][0].id).sample(pairs, most)
+    first, _ = pairs[0]
+    return rng_of(purpose, task.id, first.id).sample(pairs, most)
 
 
 def say_letter(fields: Mapping[str, Any], rng: random.Random) -> str:
+    """The policy of the role ``teacher``: A where the first of a pair is called better, else B."""
     return write_gram(bool(fields["better"]))
 
 
 def say_both(fields: Mapping[str, Any], rng: random.Random) -> str:
+    """The policy of the role ``author``: both solutions of a pair."""
     return f"A:\n{fields['first']}\nB:\n{fields['second']}"
 
 
@@ -139,14 +155,14 @@ def say_both(fields: Mapping[str, Any], rng: random.Random) -> str:
 def gram(
     run: RunConfig,
     *,
-    judge_model: str | None = None,  # begins the judge; by default the generator's model
-    pairs: int = 8,  # of a problem, at the most
+    judge_model: str | None = None,  # initial weights of the judge; by default the generator's model
+    pairs: int = 8,  # pairs of a problem that the judge learns from, at most
     judge_lr: float = 5e-4,  # learning rate of the judge
-    unlabelled: int = 8,  # steps in which the judge learns to write pairs
-    warmup: int = 24,  # steps in which it then learns labels alone
+    unlabelled: int = 8,  # first steps, in which only the judge is trained, to write pairs
+    warmup: int = 24,  # steps after these, in which only the judge is trained, on labels
     smoothing: float = 0.1,  # weight of the wrong letter
-    judge: Literal["trained", "frozen"] = "trained",  # does it learn?
-    generator: Literal["trained", "frozen"] = "trained",  # does it learn?
+    judge: Literal["trained", "frozen"] = "trained",  # frozen: the judge is never trained
+    generator: Literal["trained", "frozen"] = "trained",  # frozen: the generator is never trained
     form: Comparison = "gram",  # the judge's format
 ) -> Recipe:
     trains_judge = judge == "trained"

@@ -7,6 +7,7 @@ each is over the range that every seed covers (``reports/compare_table.band``). 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -48,7 +49,7 @@ def training_run(curves: Curves) -> SeedRun:
     """The steps of one run, in blocks."""
     rows = curves.rows
     spent = curves.spent_by_row()
-    size = max(1, -(-len(rows) // BLOCKS))
+    size = max(1, math.ceil(len(rows) / BLOCKS))  # rows of a block
     points = []
     for at in range(0, len(rows), size):
         block = rows[at : at + size]
@@ -94,22 +95,37 @@ def bands_of(runs: Runs, *, differences: bool, first: Callable[[str], bool] = is
     for key in keys:
         values = _values_on_curves(runs, key)
         limits = limits_of(parse_metric_name(key, roles).metric)
-        metrics.append({
-            "key": key, "label": label_of(key, roles), "share": is_share(key, roles, values), "main": first(key),
-        })  # fmt: skip
+        metrics.append(
+            {
+                "key": key,
+                "label": label_of(key, roles),
+                "share": is_share(key, roles, values),
+                "main": first(key),
+            }
+        )
         for axis in axes:
-            arm_lines = {}
-            for name, seeds in runs.items():
-                mean, spread = mean_band([run.metric_curve(key, axis) for run in seeds.values()], limits=limits)
-                if mean:
-                    arm_lines[name] = _chart_line(mean, spread)
-            curves[axis][key] = arm_lines
-            if differences and is_main(key):
-                reference, bands = difference_bands(runs, key, axis)
-                lines = {name: _chart_line(mean, spread) for name, (mean, spread) in bands.items() if mean}
-                if lines:
-                    apart[axis][key] = {"reference": reference, "arms": lines}
+            curves[axis][key] = _arm_lines(runs, key, axis, limits)
+            lines = _difference_lines(runs, key, axis) if differences and is_main(key) else None
+            if lines is not None:
+                apart[axis][key] = lines
     return {"axes": axes, "metrics": metrics, "curves": curves, "apart": apart}
+
+
+def _arm_lines(runs: Runs, key: str, axis: str, limits: tuple[float, float]) -> dict[str, Any]:
+    """Arm → the mean of a figure over its seeds, with its band; nothing of an arm without a curve."""
+    lines = {}
+    for name, seeds in runs.items():
+        mean, spread = mean_band([run.metric_curve(key, axis) for run in seeds.values()], limits=limits)
+        if mean:
+            lines[name] = _chart_line(mean, spread)
+    return lines
+
+
+def _difference_lines(runs: Runs, key: str, axis: str) -> dict[str, Any] | None:
+    """The reference, and arm → its difference from that; None where there is no difference."""
+    reference, bands = difference_bands(runs, key, axis)
+    lines = {name: _chart_line(mean, spread) for name, (mean, spread) in bands.items() if mean}
+    return {"reference": reference, "arms": lines} if lines else None
 
 
 def _values_on_curves(runs: Runs, key: str) -> list[float]:

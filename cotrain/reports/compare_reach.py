@@ -32,8 +32,7 @@ class LevelCrossing:
     at: float | None  # where the mean curve over seeds passes the level; None if it never does
     seeds: Mapping[object, float | None]  # seed → its own crossing
     end: float  # how far the mean curve goes
-    # Difference of crossings, this recipe minus the reference, by seed; None: not all reach.
-    difference: Estimate | None
+    difference: Estimate | None  # this recipe's crossing minus the reference's, by seed; None: not all reach
 
     def in_words(self) -> str:
         """``31 (24 to 40 over 5 seeds)``, or how far the curve goes without getting there."""

@@ -54,12 +54,17 @@ class SeedRun:
 
     def metric_curve(self, metric: str, axis: str) -> list[tuple[float, float]]:
         """The curve of one metric over one of ``AXES``."""
-        return sorted((r.spent[axis], r.figures[metric]) for r in self.curve if metric in r.figures and axis in r.spent)
+        points = [point for point in self.curve if metric in point.figures and axis in point.spent]
+        return sorted((point.spent[axis], point.figures[metric]) for point in points)
 
     def value_at_budget(self, metric: str, axis: str, budget: float) -> float | None:
         """The metric at a budget; None where the curve does not reach."""
         curve = self.metric_curve(metric, axis)
-        return value_at(curve, budget) if curve and curve[0][0] <= budget <= curve[-1][0] else None
+        if not curve:
+            return None
+        first, _ = curve[0]
+        last, _ = curve[-1]
+        return value_at(curve, budget) if first <= budget <= last else None
 
 
 Runs = Mapping[str, Mapping[Any, SeedRun]]  # recipe → seed → run
@@ -77,7 +82,9 @@ def comparison_table(compare: Mapping[str, Any]) -> dict[str, Any]:
     """
     runs = runs_of(compare)
     budgets = budgets_of(runs)
-    rows = [row for at in ("end", *budgets) for row in _table_rows(runs, at, budgets.get(at, math.nan))]
+    rows: list[dict[str, Any]] = []
+    for at in ("end", *budgets):
+        rows += _table_rows(runs, at, budgets.get(at, math.nan))
     return {"budgets": budgets, "table": rows, "lines": _terminal_lines(rows, next(iter(runs), ""))}
 
 
@@ -189,7 +196,8 @@ def difference_bands(
 
 
 def _subtract_curves(one: Points, other: Points) -> Points:
-    left, right = max(one[0][0], other[0][0]), min(one[-1][0], other[-1][0])
+    left = max(one[0][0], other[0][0])
+    right = min(one[-1][0], other[-1][0])
     xs = sorted({x for x, _ in (*one, *other) if left <= x <= right})
     return [(x, value_at(one, x) - value_at(other, x)) for x in xs]
 
@@ -237,12 +245,17 @@ def is_main(metric: str) -> bool:
 def is_headline(metric: str) -> bool:
     """Is this one of the figures that stand next to each other at the end? No one of them alone says what was learned:
     greedy decoding, one sample, the best of several and their vote move apart."""
-    return is_main(metric) or (metric.count("/") == 1 and metric.split("/")[1].startswith(("pass@", "majority@")))
+    if is_main(metric):
+        return True
+    _, *names = metric.split("/")
+    return len(names) == 1 and names[0].startswith(("pass@", "majority@"))
 
 
 def is_share(metric: str, roles: set[str], values: Sequence[float]) -> bool:
     """Whether this figure is shown in per cent. ``values`` settle it for a metric that the guide does not know."""
-    return labelled_metric(parse_metric_name(metric, roles).metric, [v for v in values if math.isfinite(v)]).is_share
+    name = parse_metric_name(metric, roles).metric
+    known = [value for value in values if math.isfinite(value)]
+    return labelled_metric(name, known).is_share
 
 
 def verdict_table(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict[str, Estimate]]]:
@@ -258,75 +271,88 @@ def verdict_table(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict
     return recipes_by_role
 
 
-def _table_rows(runs: Runs, at: str, budget: float) -> list[dict[str, Any]]:
-    names = list(runs)
-    measured: set[str] = set()
-    if at == "end":
-        for seeds in runs.values():
-            for run in seeds.values():
-                measured.update(run.after)
-    else:
-        measured = figures_on_curves(runs)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _FigureOfAll:
+    """One figure of all recipes, at the end or at one amount of a cost."""
 
+    at: str  # "end" or one of ``AXES``
+    metric: str
+    start: Mapping[str, Mapping[Any, float]]  # recipe → seed → value
+    final: Mapping[str, Mapping[Any, float]]  # the same at the end, or at the amount
+
+    @property
+    def reference(self) -> str | None:
+        """The first recipe that has it."""
+        return next((name for name, values in self.final.items() if values), None)
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Between which its intervals stay."""
+        values: list[float] = []
+        for by_seed in (*self.start.values(), *self.final.values()):
+            values += [value for value in by_seed.values() if math.isfinite(value)]
+        return limits_of(self.metric.rpartition("/")[2], values)
+
+
+def _table_rows(runs: Runs, at: str, budget: float) -> list[dict[str, Any]]:
+    measured = _figures_at_end(runs) if at == "end" else figures_on_curves(runs)
     roles = roles_in(measured)
     rows = []
     for metric in in_reading_order(measured):
-        start = {name: _start_values(runs[name], metric, at) for name in names}
-        final = {name: _final_values(runs[name], metric, at, budget) for name in names}
-        reference = next((name for name in names if final[name]), None)
-        values: list[float] = []
-        for by_seed in (*start.values(), *final.values()):
-            values += [value for value in by_seed.values() if math.isfinite(value)]
-        limits = limits_of(metric.rpartition("/")[2], values)
-        for name in names:
-            if not final[name] and not start[name]:
-                continue
-            change = None
-            words = ""
-            smallest = None
-            if reference not in (None, name):
-                change = over_seeds_and_problems(
-                    _seed_differences(runs[name], runs[reference], final, name, reference, metric, at)
-                )
-                words = difference_in_words(change, parse_metric_name(metric, roles).metric, verdict=at == "end")
-                smallest = least if math.isfinite(least := smallest_significant(change)) else None
-
-            seed_values = [
-                (value, list(_problem_values(runs[name][seed], metric, at).values()))
-                for seed, value in final[name].items()
-            ]
-            rows.append(
-                {
-                    "at": at,
-                    "metric": metric,
-                    "recipe": name,
-                    "reference": None if change is None else reference,
-                    "before": mean_interval(list(start[name].values())).clip_to(*limits).to_json(),
-                    "after": over_seeds_and_problems(seed_values).clip_to(*limits).to_json(),
-                    "difference": None if change is None else change.to_json(),
-                    "seen": smallest,
-                    "words": words,
-                }
-            )
+        start = {name: _start_values(runs[name], metric, at) for name in runs}
+        final = {name: _final_values(runs[name], metric, at, budget) for name in runs}
+        figure = _FigureOfAll(at=at, metric=metric, start=start, final=final)
+        label = parse_metric_name(metric, roles).metric
+        rows += [_table_row(runs, figure, name, label) for name in runs if final[name] or start[name]]
     return rows
 
 
-def _seed_differences(
-    own_runs: Mapping[Any, SeedRun],
-    reference_runs: Mapping[Any, SeedRun],
-    final: Mapping[str, Mapping[Any, float]],
-    name: str,
-    reference: str,
-    metric: str,
-    at: str,
-) -> list[tuple[float, list[float]]]:
+def _figures_at_end(runs: Runs) -> set[str]:
+    figures: set[str] = set()
+    for seeds in runs.values():
+        for run in seeds.values():
+            figures.update(run.after)
+    return figures
+
+
+def _table_row(runs: Runs, figure: _FigureOfAll, name: str, label: str) -> dict[str, Any]:
+    """What one recipe says of a figure. ``label``: the figure's name without role and split."""
+    change = None
+    smallest = None
+    words = ""
+    if figure.reference not in (None, name):
+        change = over_seeds_and_problems(_seed_differences(runs, figure, name, str(figure.reference)))
+        words = difference_in_words(change, label, verdict=figure.at == "end")
+        least = smallest_significant(change)
+        smallest = least if math.isfinite(least) else None
+
+    seed_values = []
+    for seed, value in figure.final[name].items():
+        of_problems = _problem_values(runs[name][seed], figure.metric, figure.at)
+        seed_values.append((value, list(of_problems.values())))
+    return {
+        "at": figure.at,
+        "metric": figure.metric,
+        "recipe": name,
+        "reference": None if change is None else figure.reference,
+        "before": mean_interval(list(figure.start[name].values())).clip_to(*figure.limits).to_json(),
+        "after": over_seeds_and_problems(seed_values).clip_to(*figure.limits).to_json(),
+        "difference": None if change is None else change.to_json(),
+        "seen": smallest,
+        "words": words,
+    }
+
+
+def _seed_differences(runs: Runs, figure: _FigureOfAll, name: str, reference: str) -> list[tuple[float, list[float]]]:
     """For each seed that both have: the difference of the figures, and of what each problem says that both have."""
     differences = []
-    for seed, value in final[name].items():
-        if seed in final[reference]:
-            one, other = _problem_values(own_runs[seed], metric, at), _problem_values(reference_runs[seed], metric, at)
-            problem_differences = [one[problem] - other[problem] for problem in one if problem in other]
-            differences.append((value - final[reference][seed], problem_differences))
+    for seed, value in figure.final[name].items():
+        if seed not in figure.final[reference]:
+            continue
+        own = _problem_values(runs[name][seed], figure.metric, figure.at)
+        other = _problem_values(runs[reference][seed], figure.metric, figure.at)
+        of_problems = [own[problem] - other[problem] for problem in own if problem in other]
+        differences.append((value - figure.final[reference][seed], of_problems))
     return differences
 
 

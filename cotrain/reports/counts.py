@@ -33,6 +33,7 @@ BINS = 10
 SIZES = (1, 2, 4, 8, 16, 32, 64)  # n of best-of-n
 RATES = 8  # bins of the solve rate below 1
 MOST_KINDS = 40  # most kinds of errors, by judge
+LONGEST_REASON = 60  # characters
 NO_STEP = "no step is wrong"
 Json = Mapping[str, Any]
 Key = tuple[str, ...]
@@ -52,47 +53,68 @@ class RolloutCounts:
     def count_review(self, speech: Json, review: Json, kind: str | None) -> None:
         """One review of a solution whose truth is known; ``kind``: of the solution's first error."""
         right = bool_or_none(CORRECT.name, speech["metadata"])
-        final = bool_or_none(FINAL.name, review["findings"])
         if right is None:
             return
         role = str(review["role"])
-        review_counts = [0.0] * (len(COUNTS) + 3 * BINS)
-        review_counts[COUNTS.index("unread" if final is None else confusion_cell(right, final))] += 1
-        for ok, verdict in step_verdict_pairs(speech, review):
-            review_counts[COUNTS.index("step_" + confusion_cell(ok, verdict))] += 1
-        first_error_found = finds_first_error(speech, review)
-        if first_error_found is not None:
-            review_counts[COUNTS.index("first_found" if first_error_found else "first_missed")] += 1
-        score = review_probability(review)
-        if score is not None:
-            offset = len(COUNTS) + 3 * min(BINS - 1, int(score * BINS))
-            review_counts[offset : offset + 3] = [1, score, right]
-        self.add_values(("judges", role), review_counts)
+        final = bool_or_none(FINAL.name, review["findings"])
+        self.add_values(("judges", role), _review_counts(speech, review, right, final))
         if not right:
-            kinds_known = sum(key[:2] == ("errors", role) for key in self.sums)
-            error_key: Key = ("errors", role, kind or NO_STEP)
-            if kinds_known >= MOST_KINDS and error_key not in self.sums:
-                error_key = ("errors", role, "others")
-            self.add_values(error_key, [final is True, final is False, final is None])
+            self._count_error(role, kind or NO_STEP, final)
+
+    def _count_error(self, role: str, kind: str, final: bool | None) -> None:
+        """A review's verdict on a wrong solution, by the kind of its first error."""
+        key: Key = ("errors", role, kind)
+        kinds_known = sum(other[:2] == ("errors", role) for other in self.sums)
+        if kinds_known >= MOST_KINDS and key not in self.sums:
+            key = ("errors", role, "others")
+        self.add_values(key, [final is True, final is False, final is None])
 
     def count_pair(self, one: str, other: str, a: bool | None, b: bool | None) -> None:
+        """Return what two of them call right, ``a`` and ``b``; None where one says nothing."""
         if a is not None and b is not None:
-            self.add_values(("pairs", f"{one}|{other}"), [a and b, a and not b, b and not a, not a and not b])
+            both_right = a and b
+            only_a = a and not b
+            only_b = b and not a
+            both_wrong = not a and not b
+            self.add_values(("pairs", f"{one}|{other}"), [both_right, only_a, only_b, both_wrong])
 
     def count_group(self, role: str, scored: Sequence[tuple[float | None, bool | None]]) -> None:
         """One group of solutions: (what its verifier says, is it right)."""
         graded = [right for _, right in scored if right is not None]
         if len(graded) > 1:
-            place = int(RATES * sum(graded) / len(graded))
-            self.add_values(("rates", role), [float(at == place) for at in range(RATES + 1)])
+            bin_of_rate = int(RATES * sum(graded) / len(graded))
+            self.add_values(("rates", role), [float(place == bin_of_rate) for place in range(RATES + 1)])
+
         readable = [(said, right) for said, right in scored if said is not None and right is not None]
-        if len(readable) > 1:
-            best = {n: best_of_n(readable, n) for n in SIZES if n <= len(readable)}
-            for n, best_values in best.items():
-                self.add_values(("best", role, str(n)), [1.0, *best_values])
-            for few, many in combinations(best, 2):
-                one, other = best[few][1], best[many][1]
-                self.add_values(("apart", role, f"{few}-{many}"), [1.0, one, other, other - one, (other - one) ** 2])
+        if len(readable) < 2:
+            return
+        best = {n: best_of_n(readable, n) for n in SIZES if n <= len(readable)}
+        for n, best_values in best.items():
+            self.add_values(("best", role, str(n)), [1.0, *best_values])
+        for few, many in combinations(best, 2):
+            _, right_of_few, _ = best[few]
+            _, right_of_many, _ = best[many]
+            gain = right_of_many - right_of_few
+            self.add_values(("apart", role, f"{few}-{many}"), [1.0, right_of_few, right_of_many, gain, gain**2])
+
+
+def _review_counts(speech: Json, review: Json, right: bool, final: bool | None) -> list[float]:
+    """The counts of one review: ``COUNTS``, then for each bin of its probability how many fell into it, their sum, and
+    how many of them were right."""
+    counts = dict.fromkeys(COUNTS, 0.0)
+    counts["unread" if final is None else confusion_cell(right, final)] += 1
+    for ok, verdict in step_verdict_pairs(speech, review):
+        counts[f"step_{confusion_cell(ok, verdict)}"] += 1
+    found_first = finds_first_error(speech, review)
+    if found_first is not None:
+        counts["first_found" if found_first else "first_missed"] += 1
+
+    calibration = [0.0] * (3 * BINS)
+    probability = review_probability(review)
+    if probability is not None:
+        start = 3 * min(BINS - 1, int(probability * BINS))
+        calibration[start : start + 3] = [1, probability, right]
+    return [*counts.values(), *calibration]
 
 
 def sum_rollout_counts(parts: Sequence[RolloutCounts]) -> dict[str, Any]:
@@ -112,17 +134,20 @@ def sum_rollout_counts(parts: Sequence[RolloutCounts]) -> dict[str, Any]:
 
 
 def best_of_n(scored: Sequence[tuple[float, bool]], n: int) -> tuple[float, float, float]:
-    """Figures of the best of ``n`` drawn from a group: what its verifier says, the chance that it is right, and that
-    any of the n is."""
+    """What the judge says of the best of ``n`` drawn from a group, the chance that this one is right, and the chance
+    that any of the n is."""
     order = sorted(scored, key=lambda one: -one[0])
     size = len(order)
-    subsets = comb(len(order), n)
-    mean_score = right_chance = 0.0
+    subsets = comb(size, n)
+    mean_score = 0.0
+    right_chance = 0.0
     start = 0
     while start < size:
-        tied = [right for score, right in order if score == order[start][0]]
-        chance = (comb(size - start, n) - comb(size - start - len(tied), n)) / subsets
-        mean_score += chance * order[start][0]
+        best_score, _ = order[start]
+        tied = [right for score, right in order if score == best_score]
+        left = size - start
+        chance = (comb(left, n) - comb(left - len(tied), n)) / subsets  # that one of them is the best of n
+        mean_score += chance * best_score
         right_chance += chance * sum(tied) / len(tied)
         start += len(tied)
     wrong = sum(not right for _, right in order)
@@ -170,15 +195,16 @@ def first_error_reason(speech: Json) -> str | None:
         first = true.index(False)
     if not isinstance(first, int) or isinstance(first, bool):
         return None
-    reason = reasons[first] if isinstance(reasons, list) and 0 <= first < len(reasons) else None
-    return str(reason)[:60] if reason else "a wrong step"
+    has_reason = isinstance(reasons, list) and 0 <= first < len(reasons)
+    reason = reasons[first] if has_reason else None
+    return str(reason)[:LONGEST_REASON] if reason else "a wrong step"
 
 
 def review_probability(review: Json) -> float | None:
     """Return what a review says that the solution is right; None where it gave no probability."""
     score = review["findings"].get(SCORE.name)
-    fits = isinstance(score, int | float) and not isinstance(score, bool) and 0.0 <= score <= 1.0
-    return float(score) if fits else None
+    is_number = isinstance(score, int | float) and not isinstance(score, bool)
+    return float(score) if is_number and 0.0 <= score <= 1.0 else None
 
 
 def bool_or_none(name: str, of: Json) -> bool | None:

@@ -355,9 +355,7 @@ def describe_metrics(
             "advice": metric_meaning.advice,
             "trend": metric_meaning.trend,
             "meaning": metric_meaning.meaning,
-            "spoken": not metric_meaning.key.startswith(
-                "{policy}"
-            ),  # a metric of what a role said, not of a policy's weights
+            "spoken": not metric_meaning.key.startswith("{policy}"),  # by a role, and no figure of weights
         }
     return descriptions
 

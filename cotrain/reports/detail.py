@@ -31,7 +31,12 @@ def rollout_detail(
     token is told."""
     traces = [trace for trace in episode.get("traces", ()) if isinstance(trace, dict)]
     traces.sort(key=lambda trace: trace.get("parent") is not None)
-    problem = next((t["findings"][PROBLEM.name] for t in traces if t["findings"].get(PROBLEM.name)), None)
+    problems = [trace["findings"].get(PROBLEM.name) for trace in traces]
+    problem = next((problem for problem in problems if problem), None)
+    details = []
+    for place, trace in enumerate(traces):
+        detail = _trace_detail(trace, models, weights, with_tokens=place < tokens)
+        details.append({**detail, "learned": training_status(trace, objectives)})
     return {
         "step": episode["step"],
         "task": episode["task"],
@@ -39,10 +44,7 @@ def rollout_detail(
         "task_id": episode.get("task_id"),
         "failure": episode.get("failure"),
         "problem": problem,
-        "traces": [
-            _trace_detail(trace, models, weights, place < tokens) | {"learned": training_status(trace, objectives)}
-            for place, trace in enumerate(traces)
-        ],
+        "traces": details,
     }
 
 
@@ -51,8 +53,11 @@ def training_status(trace: Json, objectives: Json | None) -> str:
     ledger."""
     if trace.get("failure"):
         return f"no: {trace['failure']}"
-    if runs := [run for runs in trace.get("advantages", {}).values() for run in runs]:
-        return "yes" if any(value for value, _ in runs) else "yes, but its advantage is 0"
+    advantages = []  # runs of equal ones, of all objectives
+    for runs_of_objective in trace.get("advantages", {}).values():
+        advantages += runs_of_objective
+    if advantages:
+        return "yes" if any(value for value, _ in advantages) else "yes, but its advantage is 0"
     if objectives is None:
         return "no: nothing was learned from it"
     readers = [name for name, objective in objectives.items() if trace.get("role") in _roles_of_objective(objective)]
@@ -92,12 +97,15 @@ def _rounded_or_none(value: float) -> float | None:
     return round(value, 3)
 
 
-def _trace_detail(trace: Json, models: Mapping[str, str], weights: Weights, tokens: bool) -> dict[str, Any]:
+def _trace_detail(trace: Json, models: Mapping[str, str], weights: Weights, *, with_tokens: bool) -> dict[str, Any]:
     record = {name: trace.get(name) for name in PLAIN}
-    record |= {"address": address_text(trace), "rewards": trace["rewards"]}
-    record |= {"prompt_tokens": len(trace["prompt_ids"]), "token_count": len(trace["token_ids"])}
-    record |= {"turns": trace.get("turns") or [], "weights": dict(weights.get(str(trace.get("role")), {}))}
-    if tokens:
+    record["address"] = address_text(trace)
+    record["rewards"] = trace["rewards"]
+    record["prompt_tokens"] = len(trace["prompt_ids"])
+    record["token_count"] = len(trace["token_ids"])
+    record["turns"] = trace.get("turns") or []
+    record["weights"] = dict(weights.get(str(trace.get("role")), {}))
+    if with_tokens:
         logprobs = decode_floats(str(trace["logprobs"]))
         record["logprobs"] = [_rounded_or_none(value) for value in logprobs]
         record["entropies"] = _entropies_in_nats(trace)
@@ -121,10 +129,13 @@ def _entropies_in_nats(trace: Json) -> list[float] | None:
 def _align_advantages(trace: Json, runs: Sequence[Sequence[float]]) -> list[float | None]:
     """Advantages of the sampled tokens, runs of equal ones, at their places among all tokens; None for those that were
     given."""
-    advantages = [value for value, many in runs for _ in range(int(many))]
+    advantages: list[float] = []
+    for value, many in runs:
+        advantages += [value] * int(many)
     count = len(trace["token_ids"])
-    spans = [(turn[0], turn[1]) for turn in trace.get("turns") or [[0, count]]]
-    sampled = [at for start, end in spans for at in range(start, end)]
+    sampled: list[int] = []
+    for start, end, *_ in trace.get("turns") or [[0, count]]:
+        sampled += range(start, end)
     aligned: list[float | None] = [None] * count
     for at, value in zip(sampled, advantages, strict=False):
         aligned[at] = value if abs(value) < 1e30 else None
@@ -186,10 +197,11 @@ def reward_weights(recipe: Json) -> dict[str, dict[str, float]]:
     for objective in _nested_mapping(recipe, "settings", "objectives").values():
         rewards = _nested_mapping(objective, "algorithm", "reward_weights") if isinstance(objective, dict) else {}
         for name, weight in rewards.items():
-            value = weight.get("start") if isinstance(weight, dict) else weight
-            if (finite := finite_number(value)) is not None:
-                for role in _roles_of_objective(objective):
-                    weights.setdefault(role, {})[str(name)] = finite
+            value = finite_number(weight.get("start") if isinstance(weight, dict) else weight)
+            if value is None:
+                continue
+            for role in _roles_of_objective(objective):
+                weights.setdefault(role, {})[str(name)] = value
     return weights
 
 

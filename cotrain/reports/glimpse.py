@@ -28,6 +28,7 @@ from cotrain.storage.ledger import Ledger
 EPISODES = "episodes"  # the folder of a run that holds its ledger
 MOST_STEPS = 6  # most steps of a solution; a longer one is cut
 MOST_LINES = 3  # most lines of a problem
+VERDICT_WIDTH = 22  # columns of the mark and of the verdict's words
 MARKS = {True: "✓", False: "✗", None: "·"}
 
 
@@ -61,25 +62,42 @@ def choose_glimpse(episodes: Sequence[Episode]) -> Judged | None:
 
 def glimpse_lines(step: int, judged: Judged, width: int) -> list[str]:
     """The lines for a terminal of ``width`` columns. ``step`` counts from 1."""
-    solution = judged.solution
-    review = judged.review
     problem = escape_terminal(" ".join(judged.problem.split()), 400)
-    texts = [str(step_text).strip() for _, _, step_text in STEPS.of(solution) or ()][:MOST_STEPS]
-    truths = list(STEP_OK.of(solution) or ())
-    verdicts = list(VERDICTS.of(review) or ())
-    rows = [(_at(truths, place), escape_terminal(text, 200), _at(verdicts, place)) for place, text in enumerate(texts)]
-    answer = escape_terminal(ANSWER.of(solution), 40)
-    gold = GOLD.of(solution)
-    of_gold = "" if gold is None else f", gold {escape_terminal(gold, 40)}"
-    rows.append((CORRECT.of(solution), f"answer {answer}{of_gold}", FINAL.of(review)))
-    columns = max(20, width - 22)
-    wide = min(columns, max(len(text) for _, text, _ in rows))
     problem_lines = textwrap.wrap(f"step {step}: {problem}", width)
-    lines = [*problem_lines[:MOST_LINES], *(["…"] if len(problem_lines) > MOST_LINES else [])]
+    lines = problem_lines[:MOST_LINES]
+    if len(problem_lines) > MOST_LINES:
+        lines.append("…")
+
+    rows = [*_step_rows(judged), _answer_row(judged)]
+    room = max(20, width - VERDICT_WIDTH)
+    text_width = min(room, max(len(text) for _, text, _ in rows))
     for truth, text, verdict in rows:
-        lines.append(f"{MARKS[truth]}  {_cut(text, wide):{wide}}  {_verdict_words(truth, verdict)}".rstrip())
+        cell = f"{_cut(text, text_width):{text_width}}"
+        lines.append(f"{MARKS[truth]}  {cell}  {_verdict_words(truth, verdict)}".rstrip())
     lines.append(f"   {judged.kind}")
     return lines
+
+
+GlimpseRow = tuple[bool | None, str, bool | None]  # the truth, a text, the verdict on it
+
+
+def _step_rows(judged: Judged) -> list[GlimpseRow]:
+    """The first steps of the solution."""
+    truths = list(STEP_OK.of(judged.solution) or ())
+    verdicts = list(VERDICTS.of(judged.review) or ())
+    steps = list(STEPS.of(judged.solution) or ())
+    rows: list[GlimpseRow] = []
+    for place, (_, _, text) in enumerate(steps[:MOST_STEPS]):
+        rows.append((_at(truths, place), escape_terminal(str(text).strip(), 200), _at(verdicts, place)))
+    return rows
+
+
+def _answer_row(judged: Judged) -> GlimpseRow:
+    text = f"answer {escape_terminal(ANSWER.of(judged.solution), 40)}"
+    gold = GOLD.of(judged.solution)
+    if gold is not None:
+        text += f", gold {escape_terminal(gold, 40)}"
+    return CORRECT.of(judged.solution), text, FINAL.of(judged.review)
 
 
 def read_glimpse(directory: Path, step: int, width: int) -> list[str]:

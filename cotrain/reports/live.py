@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ TREND = 12  # bars of a spark line: the table fits 80 columns
 COLUMNS = ("accuracy", "balanced_accuracy")
 WELL_FORMED = 0.95  # a mean reward for the format above it is no news
 SHORT_NAMES = {"accuracy": "right", "balanced_accuracy": "bal. acc."}
-LEARNING_FIGURES = {  # among the figures of objectives: how well what pays others, or teaches by pairs, does its part
+LEARNING_FIGURES = {  # figures of objectives: how well what pays others, or teaches by pairs, does its part
     "process/pair_accuracy": ("answers in order by process rewards", True),
     "pair_accuracy": ("pairs in order", True),
     "margin": ("margin", False),
@@ -174,20 +174,35 @@ class LiveTable:
         for title in ("role", "reward", "right", "bal. acc.", "tokens/s", "trend"):
             table.add_column(title, justify="left" if title in ("role", "reward", "trend") else "right", no_wrap=True)
         for role in speaking_roles(row):
-            rewards = ", ".join(
-                f"{k.rsplit('/', 1)[1]} {_reward_with_share(row, k)}" for k in _reward_keys(row, role)[:2]
-            )
-            trend_keys = (*(f"{role}/{c}" for c in reversed(COLUMNS)), *_reward_keys(row, role))
-            trend = next((self._history[key] for key in trend_keys if key in self._history), ())
-            shares = [_share_text(row.get(f"{role}/{c}")) for c in COLUMNS]
-            rate = token_rate(row, role, self._seconds[-1])
-            bars = spark_line(tuple(trend)[-TREND:])
-            table.add_row(*(Text(escape_terminal(cell, 60)) for cell in (role, rewards, *shares, rate, bars)))
+            cells = self._role_cells(row, role)
+            table.add_row(*(Text(escape_terminal(cell, 60)) for cell in cells))
 
-        learning_lines = [Text("; ".join(learning_texts(row)), style="dim")] if learning_texts(row) else []
-        glimpse = [Text(), *(Text(line, no_wrap=True) for line in self._glimpse)] if self._glimpse else []
-        held_out = [Text(self._held_out, style="dim")] if self._held_out else []
-        return Group(head, table, *learning_lines, *_process_tables(row), *held_out, *glimpse)
+        parts: list[Text | Table] = [head, table]
+        learning = learning_texts(row)
+        if learning:
+            parts.append(Text("; ".join(learning), style="dim"))
+        parts += _process_tables(row)
+        if self._held_out:
+            parts.append(Text(self._held_out, style="dim"))
+        if self._glimpse:
+            parts.append(Text())
+            parts += [Text(line, no_wrap=True) for line in self._glimpse]
+        return Group(*parts)
+
+    def _role_cells(self, row: Mapping[str, Any], role: str) -> list[str]:
+        """A line of the table."""
+        reward_keys = _reward_keys(row, role)
+        rewards = [f"{key.rsplit('/', 1)[1]} {_reward_with_share(row, key)}" for key in reward_keys[:2]]
+        share_keys = [f"{role}/{column}" for column in COLUMNS]
+        shares = [_share_text(row.get(key)) for key in share_keys]
+        rate = token_rate(row, role, self._seconds[-1])
+
+        trend: Sequence[float] = ()
+        for key in (*reversed(share_keys), *reward_keys):
+            if key in self._history:
+                trend = tuple(self._history[key])
+                break
+        return [role, ", ".join(rewards), *shares, rate, spark_line(tuple(trend[-TREND:]))]
 
 
 def _process_tables(row: Mapping[str, Any]) -> list[Table]:
@@ -219,12 +234,13 @@ def learning_texts(row: Mapping[str, Any]) -> list[str]:
             label = "right by its own scores"  # for an implicit reward model
             is_share = True
         if label and _number_or_none(row[key]) is not None:
-            texts.setdefault(name, []).append(f"{label} {(_share_text if is_share else _plain_text)(row[key])}")
+            value = _share_text(row[key]) if is_share else _plain_text(row[key])
+            texts.setdefault(name, []).append(f"{label} {value}")
     return [escape_terminal(f"{name}: {', '.join(figures)}", 120) for name, figures in texts.items()]
 
 
 def _step_text(done: int, total: int | None) -> str:
-    return f"step {done}" + ("" if total is None else f"/{total}")
+    return f"step {done}" if total is None else f"step {done}/{total}"
 
 
 def step_line(row: Mapping[str, Any], total: int | None, seconds: float, left: float | None) -> str:
@@ -274,7 +290,8 @@ def spark_line(values: tuple[float, ...]) -> str:
     """The last values as bars between their least and greatest."""
     if not values:
         return ""
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     scale = (len(SPARKS) - 1) / (high - low) if high > low else 0.0
     return "".join(SPARKS[round((v - low) * scale)] for v in values)
 
@@ -295,8 +312,10 @@ def _evaluation_line(row: Mapping[str, Any]) -> str:
                 roles.setdefault(role, []).append(name)
     role_texts = []
     for role in display_order(roles):
-        shares = {name: _share_text(row[f"eval/{role}/{name}"]) for name in sorted(roles[role], key=table_rank)}
-        role_texts.append(f"{role} " + ", ".join(f"{labelled_metric(n).label} {share}" for n, share in shares.items()))
+        figures = []
+        for name in sorted(roles[role], key=table_rank):
+            figures.append(f"{labelled_metric(name).label} {_share_text(row[f'eval/{role}/{name}'])}")
+        role_texts.append(f"{role} {', '.join(figures)}")
     done = int(_number_or_none(row.get("step")) or 0) + 1
     return escape_terminal(f"held-out problems after step {done}: {'; '.join(role_texts) or 'measured'}", 400)
 

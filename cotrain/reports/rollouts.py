@@ -144,7 +144,7 @@ class Rollouts:
             for episode in episodes:
                 try:
                     self._add_episode(episode, counts)
-                except (ValueError, *ODD):  # a protocol may have noted values of any shape
+                except (ValueError, *ODD):  # in what a protocol noted, which has any shape
                     odd += 1
                 else:
                     self.episodes += 1

@@ -7,7 +7,8 @@ has one report. Of a very long run not all steps are read; the page says how man
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +24,43 @@ MOST_EPISODES = 20_000  # read
 MOST_ROLLOUTS = 400
 TRACES_WITH_TOKENS = 2  # traces of a rollout whose tokens are told: the speech and its first review
 RUN_PARTS = 3  # parts of the run, from which each kind is drawn in turn
-Group = tuple[int, int, int]  # step, task, member
+Rollout = tuple[int, int, int]  # step, task, member
 
+Row = Sequence[Any]  # a row of ``Rollouts.rows``, in the order of ``FIELDS``
+RowTest = Callable[[Row], bool]
 _COLUMN = {name: place for place, name in enumerate(FIELDS)}
-KINDS = {  # name → is a row of this kind
-    "fp": lambda r: r[_COLUMN["said"]] == 1 and r[_COLUMN["right"]] == 0,
-    "fn": lambda r: r[_COLUMN["said"]] == 0 and r[_COLUMN["right"]] == 1,
-    "split": lambda r: r[_COLUMN["readable"]] > 0 and r[_COLUMN["said"]] is None,
-    "unsound": lambda r: bool(r[_COLUMN["flags"]] & UNSOUND),
-    "unread": lambda r: bool(r[_COLUMN["flags"]] & (UNREAD | REVIEW_UNREAD)),
-    "truncated": lambda r: bool(r[_COLUMN["flags"]] & TRUNCATED),
-    "tool": lambda r: bool(r[_COLUMN["flags"]] & TOOL_FAILED),
-    "left": lambda r: bool(r[_COLUMN["flags"]] & LEFT_OUT),
-    "tn": lambda r: r[_COLUMN["said"]] == 0 and r[_COLUMN["right"]] == 0,
-    "tp": lambda r: r[_COLUMN["said"]] == 1 and r[_COLUMN["right"]] == 1,
-    "all": lambda r: True,
+
+
+def _verdict_on(*, right: bool, called_right: bool) -> RowTest:
+    """Whether the judges called a right or a wrong answer this."""
+
+    def is_so(row: Row) -> bool:
+        return row[_COLUMN["said"]] == int(called_right) and row[_COLUMN["right"]] == int(right)
+
+    return is_so
+
+
+def _judges_disagree(row: Row) -> bool:
+    return row[_COLUMN["readable"]] > 0 and row[_COLUMN["said"]] is None
+
+
+def _has_flag(flag: int) -> RowTest:
+    """Whether a row has one of these flags, which are bits of one number."""
+    return lambda row: bool(row[_COLUMN["flags"]] & flag)
+
+
+KINDS: dict[str, RowTest] = {  # name → is a row of this kind
+    "fp": _verdict_on(right=False, called_right=True),
+    "fn": _verdict_on(right=True, called_right=False),
+    "split": _judges_disagree,
+    "unsound": _has_flag(UNSOUND),
+    "unread": _has_flag(UNREAD | REVIEW_UNREAD),
+    "truncated": _has_flag(TRUNCATED),
+    "tool": _has_flag(TOOL_FAILED),
+    "left": _has_flag(LEFT_OUT),
+    "tn": _verdict_on(right=False, called_right=False),
+    "tp": _verdict_on(right=True, called_right=True),
+    "all": lambda row: True,
 }
 
 
@@ -61,30 +84,18 @@ def report_documents(run: RunView) -> dict[str, bytes]:
     """name → JSON of everything that the page asks for."""
     run.watch_all()
     overview = run.overview()
-    examples = [address for alarm in overview["alarms"] for address in alarm["examples"]]
-    wanted = [tuple(map(int, at.split(":")[:3])) for at in examples]
-    _read_rollouts(run, {at[0] for at in wanted})
-    overview["showcase"] = run.showcase(overview["figures"])
-    if overview["showcase"]:
-        shown_first = (overview["showcase"]["wrong"], overview["showcase"]["right"])
-        examples = [*shown_first, *examples]
-        wanted = [tuple(map(int, at.split(":")[:3])) for at in examples]
-    table = run.rollouts.rows_page(0, len(run.rollouts.rows))
-    details: dict[str, Any] = {}
-    groups: set[tuple[int, int]] = set()
-    size = 0
-    for step, task, member in _rollouts_in_order(table["rows"], [(s, t, m) for s, t, m in wanted]):
-        at = f"{step}:{task}:{member}"
-        rollout = None if at in details else run.rollout(step, task, member, tokens=TRACES_WITH_TOKENS)
-        if rollout is not None:
-            size += len(dump_json(rollout))
-            if size > MOST_BYTES:
-                break
-            details[at] = rollout
-            groups.add((step, task))
-        if len(details) >= MOST_ROLLOUTS:
-            break
+    examples = []
+    for alarm in overview["alarms"]:
+        examples += [_parse_address(address) for address in alarm["examples"]]
+    _read_rollouts(run, {step for step, _, _ in examples})
 
+    showcase = run.showcase(overview["figures"])
+    overview["showcase"] = showcase
+    if showcase:
+        examples = [_parse_address(showcase["wrong"]), _parse_address(showcase["right"]), *examples]
+    table = run.rollouts.rows_page(0, len(run.rollouts.rows))
+    details = _sampled_rollouts(run, _rollouts_in_order(table["rows"], examples))
+    groups = {(rollout["step"], rollout["task"]) for rollout in details.values()}
     counts = {name: sum(map(test, table["rows"])) for name, test in KINDS.items()}
     return {
         "overview": dump_json(overview),
@@ -94,24 +105,54 @@ def report_documents(run: RunView) -> dict[str, bytes]:
     }
 
 
+def _parse_address(address: str) -> Rollout:
+    step, task, member = map(int, address.split(":")[:3])
+    return step, task, member
+
+
+def _sampled_rollouts(run: RunView, rollouts: Iterator[Rollout]) -> dict[str, Any]:
+    """Address → rollout, of as many as may be in the page."""
+    details: dict[str, Any] = {}
+    size = 0
+    for step, task, member in rollouts:
+        address = f"{step}:{task}:{member}"
+        if address in details:
+            continue
+        rollout = run.rollout(step, task, member, tokens=TRACES_WITH_TOKENS)
+        if rollout is None:
+            continue
+        size += len(dump_json(rollout))
+        if size > MOST_BYTES:
+            break
+        details[address] = rollout
+        if len(details) == MOST_ROLLOUTS:
+            break
+    return details
+
+
 def _read_rollouts(run: RunView, steps: set[int]) -> None:
     """Read the rollouts of these steps, and of as many others as may be read, spread over the run."""
-    members = {member.step: member for member in run.rollouts.members()}
-    episodes = sum(member.episodes for member in members.values())
-    every = max(1, -(-episodes // MOST_EPISODES))
-    run.rollouts.load_steps([*sorted(set(list(members)[::every]) | (steps & set(members)))])
+    episodes_of_step = {member.step: member.episodes for member in run.rollouts.members()}
+    every = max(1, math.ceil(sum(episodes_of_step.values()) / MOST_EPISODES))
+    spread = set(list(episodes_of_step)[::every])
+    wanted = steps & episodes_of_step.keys()
+    run.rollouts.load_steps(sorted(spread | wanted))
 
 
-def _rollouts_in_order(rows: list[list[Any]], examples: list[Group]) -> Iterator[Group]:
+def _rollouts_in_order(rows: list[list[Any]], examples: list[Rollout]) -> Iterator[Rollout]:
     """Rollouts as they are worth showing: examples, their groups, then one of each kind and part of the run in turn."""
     yield from examples
     example_groups = {(step, task) for step, task, _ in examples}
-    yield from ((r[0], r[1], r[2]) for r in rows if (r[0], r[1]) in example_groups)
-    last = 1 + max((row[0] for row in rows), default=0)
-    pools: list[list[Group]] = []
+    for step, task, member, *_ in rows:
+        if (step, task) in example_groups:
+            yield step, task, member
+
+    steps = 1 + max((row[0] for row in rows), default=0)
+    pools: list[list[Rollout]] = []
     for name, test in KINDS.items():
         for part in range(RUN_PARTS):
-            pool = sorted({(r[0], r[1], r[2]) for r in rows if RUN_PARTS * r[0] // last == part and test(r)})
+            of_part = [row for row in rows if RUN_PARTS * row[0] // steps == part and test(row)]
+            pool = sorted({(step, task, member) for step, task, member, *_ in of_part})
             rng_of("report", name, part).shuffle(pool)
             pools.append(pool)
 

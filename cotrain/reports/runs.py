@@ -50,7 +50,7 @@ class RunView:
     def _read_recipe(self) -> None:
         self._recipe_written = _modified_time(self.directory / RECIPE)
         self.recipe, self._recipe_note = read_json_object(self.directory / RECIPE)
-        self.is_foreign = FOREIGN in self.recipe  # a run of another trainer: no tokens, no learning
+        self.is_foreign = FOREIGN in self.recipe  # another trainer's rollouts: no tokens, no learning
         self.models = models_of(self.recipe)
         self.weights = reward_weights(self.recipe)
 
@@ -198,7 +198,7 @@ class RunView:
             if self.is_foreign:
                 return foreign_rollout(rollout_detail(episode, self.models, self.weights, objectives, tokens=0))
             return rollout_detail(episode, self.models, self.weights, objectives, tokens=tokens)
-        except (ValueError, *ODD):  # damaged data of this one rollout
+        except (ValueError, *ODD):  # in what is read for this one rollout alone
             return None
 
     @property

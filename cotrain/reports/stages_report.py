@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,50 +28,70 @@ def write_stages_page(folder: Path) -> Path | None:
     finished; a run that goes on is not there yet."""
     if not folder.is_dir() or (folder / "recipe.json").exists():
         return None
-    stages = sorted(found for place in sorted(folder.iterdir()) if place.is_dir() for found in _stages_in(place))
+    stages: list[Stage] = []
+    for place in sorted(folder.iterdir()):
+        if place.is_dir():
+            stages += _stages_in(place)
     if not stages:
         return None
+    stages.sort(key=lambda stage: (stage.ended, stage.row, stage.below))
+
+    head = ["stage", "from", "parameters", "tokens", "time", "result"]
     parts = [f"# {escape_markdown(folder.name)}"]
-    parts += table_section(
-        "Stages, in their order",
-        (["stage", "from", "parameters", "tokens", "time", "result"], [row for _, row, _ in stages]),
-    )
-    parts += [text for _, _, more in stages for text in more]
+    parts += table_section("Stages, in their order", (head, [stage.row for stage in stages]))
+    for stage in stages:
+        parts += stage.below
     path = folder / NAME
     replace_file(path, ("\n\n".join(parts) + "\n").encode())
     return path
 
 
-def _stages_in(place: Path) -> list[tuple[float, list[str], list[str]]]:
-    """When each stage of a folder ended, its row, and what is below the table."""
-    stages: list[tuple[float, list[str], list[str]]] = []
-    if (result := try_read_object(place / RESULT)).keys() >= OF_TRAINING:
-        stages.append(
-            (_time_of(place / RESULT), _training_row(place.name, result), _sample_section(place.name, result))
-        )
-    elif (place / "tokenizer.json").is_file() and not (place / "config.json").exists():
-        words = len(try_read_object(place / "tokenizer.json").get("model", {}).get("vocab", {}))
-        stages.append((_time_of(place / "tokenizer.json"), [place.name, "", "", "", "", f"{words} tokens"], []))
-    if (summary := try_read_object(place / "summary.json")).keys() >= {"before", "after"}:
-        stages.append(
-            (_time_of(place / "summary.json"), _run_row(place.name, summary), _run_section(place.name, summary))
-        )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One finished stage."""
+
+    ended: float  # seconds since 1970
+    row: list[str]  # cells of the table
+    below: list[str]  # paragraphs below the table
+
+
+def _stages_in(place: Path) -> list[Stage]:
+    """The stages that a folder holds."""
+    stages: list[Stage] = []
+
+    result = try_read_object(place / RESULT)
+    tokenizer = place / "tokenizer.json"
+    if result.keys() >= OF_TRAINING:
+        row = _training_row(place.name, result)
+        stages.append(_stage_of(place / RESULT, row, _sample_section(place.name, result)))
+    elif tokenizer.is_file() and not (place / "config.json").exists():
+        vocabulary = try_read_object(tokenizer).get("model", {}).get("vocab", {})
+        stages.append(_stage_of(tokenizer, [place.name, "", "", "", "", f"{len(vocabulary)} tokens"], []))
+
+    summary = try_read_object(place / "summary.json")
+    if summary.keys() >= {"before", "after"}:
+        row = _run_row(place.name, summary)
+        stages.append(_stage_of(place / "summary.json", row, _run_section(place.name, summary)))
+
     for file in sorted(place.glob("suite-*.json")):
-        if "suite" not in (suite := try_read_object(file)):
-            continue
-        stages.append((_time_of(file), _suite_row(place.name, suite), []))
+        suite = try_read_object(file)
+        if "suite" in suite:
+            stages.append(_stage_of(file, _suite_row(place.name, suite), []))
     return stages
 
 
-def _time_of(path: Path) -> float:
-    return path.stat().st_mtime
+def _stage_of(file: Path, row: list[str], below: list[str]) -> Stage:
+    return Stage(ended=file.stat().st_mtime, row=row, below=below)
 
 
 def _training_row(name: str, result: Mapping[str, Any]) -> list[str]:
     figures = [f"{bits:.3f} bits per byte" for bits in result["bits_per_byte"].values()]
     figures += [f"held out {nats:.3f} nats a token" for nats in result["validation"].values()]
-    size, tokens = (number_text(result[key], share=False) for key in ("parameters", "tokens"))
-    seconds = clock_text(result["seconds"]) + (" since the last resume" if result["resumed"] else "")
+    size = number_text(result["parameters"], share=False)
+    tokens = number_text(result["tokens"], share=False)
+    seconds = clock_text(result["seconds"])
+    if result["resumed"]:
+        seconds += " since the last resume"
     start = "" if result["start"] == "new" else Path(result["start"]).name
     return [f"{name} ({result['stage']})", start, size, tokens, seconds, "; ".join(figures)]
 
@@ -92,11 +113,10 @@ def _suite_row(place: str, suite: Mapping[str, Any]) -> list[str]:
 
 
 def _run_row(name: str, summary: Mapping[str, Any]) -> list[str]:
-    figures = [
-        f"{key} {_short_text(before)} → {_short_text(after)}"
-        for key, before, after in _headlines(summary)
-        if key.split("/", 1)[-1] in OF_RUNS
-    ]
+    figures = []
+    for key, before, after in _headlines(summary):
+        if key.split("/", 1)[-1] in OF_RUNS:
+            figures.append(f"{key} {_short_text(before)} → {_short_text(after)}")
     tokens = number_text(summary.get("tokens", 0), share=False)
     return [f"{name} ({summary.get('recipe', 'run')})", "", "", tokens, "", "; ".join(figures)]
 
@@ -112,12 +132,12 @@ def _run_section(name: str, summary: Mapping[str, Any]) -> list[str]:
 
 def _headlines(summary: Mapping[str, Any]) -> list[tuple[str, Figure, Figure]]:
     """The figures that stand first, at the start and at the end."""
-    before, after = summary["before"], summary["after"]
-    return [
-        (key, before[key], value)
-        for key, value in after.items()
-        if key in before and is_headline(key.split("/", 1)[-1])
-    ]
+    before = summary["before"]
+    headlines = []
+    for key, after in summary["after"].items():
+        if key in before and is_headline(key.split("/", 1)[-1]):
+            headlines.append((key, before[key], after))
+    return headlines
 
 
 def _short_text(figure: Figure) -> str:
@@ -126,6 +146,8 @@ def _short_text(figure: Figure) -> str:
 
 
 def _text_with_interval(figure: Figure) -> str:
-    bounds = [figure[side] for side in ("low", "high")]
-    has_interval = all(bound is not None for bound in bounds)
-    return _short_text(figure) + (f" [{bounds[0]:.3f}, {bounds[1]:.3f}]" if has_interval else "")
+    low = figure["low"]
+    high = figure["high"]
+    if low is None or high is None:
+        return _short_text(figure)
+    return f"{_short_text(figure)} [{low:.3f}, {high:.3f}]"

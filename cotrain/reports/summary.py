@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cotrain.core.verbosity import count_of
@@ -23,26 +23,41 @@ def outcome_lines(outcome: RunResult) -> list[str]:
 def summary_lines(summary: Mapping[str, Any]) -> list[str]:
     """Before and after of the main figures, and how many observations each rests on; all of them stand in
     summary.json."""
-    before, after = summary["before"], summary["after"]
-    spent = (
-        f"{count_of(summary['steps'], 'step')}, {summary.get('tokens', 0):,} tokens, seed {summary.get('seed', '?')}"
-    )
-    title = f"{summary.get('recipe', 'run')}: {spent}"
+    before = summary["before"]
+    after = summary["after"]
+    steps = count_of(summary["steps"], "step")
+    tokens = f"{summary.get('tokens', 0):,} tokens"
+    title = f"{summary.get('recipe', 'run')}: {steps}, {tokens}, seed {summary.get('seed', '?')}"
     keys = summary_keys(after)
     if not keys:
         return [title, "nothing was measured: there were no held-out problems that could be graded"]
 
+    rows = [("held-out", "before", "after", "n")]
+    for key in _in_reading_order(keys):
+        observations = str(after[key].get("n", "?"))
+        rows.append((key, figure_text(before.get(key)), figure_text(after[key]), observations))
+    return [title, *_aligned_lines(rows)]
+
+
+def _in_reading_order(keys: Sequence[str]) -> list[str]:
+    """Figures by role, as they first come, then the plain ones, then as the guide ranks them."""
     roles = list(dict.fromkeys(key.split("/")[0] for key in keys))
-    keys.sort(key=lambda key: (roles.index(key.split("/")[0]), key.count("/"), table_rank(key.rpartition("/")[2])))
-    rows = [
-        ("held-out", "before", "after", "n"),
-        *((key, figure_text(before.get(key)), figure_text(after[key]), str(after[key].get("n", "?"))) for key in keys),
-    ]
-    name, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
-    lines = [title]
-    for key, *figures in rows:
-        cells = [f"{text:>{width}s}" for text, width in zip(figures, widths, strict=True)]
-        lines.append("  ".join([f"{key:{name}s}", *cells]))
+
+    def sort_key(key: str) -> tuple[int, int, tuple[int, int, str]]:
+        role = key.split("/")[0]
+        name = key.rpartition("/")[2]
+        return roles.index(role), key.count("/"), table_rank(name)
+
+    return sorted(keys, key=sort_key)
+
+
+def _aligned_lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of a table as lines: the first column to the left, the others to the right."""
+    name_width, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
+    lines = []
+    for name, *texts in rows:
+        cells = [f"{text:>{width}s}" for text, width in zip(texts, widths, strict=True)]
+        lines.append("  ".join([f"{name:{name_width}s}", *cells]))
     return lines
 
 
@@ -51,12 +66,18 @@ def summary_keys(figures: Iterable[str]) -> list[str]:
     names = {key: key.split("/", 1)[-1] for key in figures}
     shown = [key for key, name in names.items() if name not in LEFT_OUT]
     headlines = [key for key in shown if names[key] in FURTHER or is_headline(names[key])]
-    return [*(headlines or shown), *(key for key, name in names.items() if name in LEFT_OUT)]
+    left_out = [key for key, name in names.items() if name in LEFT_OUT]
+    return [*(headlines or shown), *left_out]
 
 
 def figure_text(estimate: Mapping[str, Any] | None) -> str:
     """``0.412 [0.380, 0.445]``; what is not known of it is a question mark."""
     if estimate is None or estimate.get("value") is None:
         return "–"
-    low, high = ("?" if (bound := estimate.get(name)) is None else f"{bound:.3f}" for name in ("low", "high"))
+    low = _bound_text(estimate.get("low"))
+    high = _bound_text(estimate.get("high"))
     return f"{estimate['value']:.3f} [{low}, {high}]"
+
+
+def _bound_text(bound: float | None) -> str:
+    return "?" if bound is None else f"{bound:.3f}"

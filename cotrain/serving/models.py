@@ -153,7 +153,7 @@ class ServedRun:
     def check_length(self, model: ServedModel, texts: Sequence[str], param: str) -> None:
         """Raises BadRequest for texts that are too long for the model's context however they are cut into tokens."""
         renderer = self.trainer.policies[model.policy].renderer
-        longest = renderer.longest_token if isinstance(renderer, Renderer) else 1  # a program's tokens are bytes
+        longest = renderer.longest_token if isinstance(renderer, Renderer) else 1  # a program's token is a byte
         check_text_size(texts, self.engine.engine.context(model.policy), longest, param, model.policy)
 
     def _check_token_count(self, model: ServedModel, count: int) -> None:
@@ -278,8 +278,8 @@ class ServedRun:
     def _compute_logprobs(
         self, model: ServedModel, prompt: tuple[int, ...], ids: tuple[int, ...], echo: bool, top: int
     ) -> list[tuple[float, Alternatives]]:
-        """Log-probabilities and alternatives of ``ids``, and with ``echo`` of the prompt from its second token on. Runs
-        in the engine's thread."""
+        """The log-probability of each of ``ids``, and with ``echo`` of each token of the prompt from its second one on.
+        Runs in the engine's thread."""
         handle = self.trainer.policies[model.policy]
         assert isinstance(handle, ModelHandle)  # those without a model do not speak here
         return handle.top_logprobs((*prompt, *ids), first=1 if echo else len(prompt), top=top)

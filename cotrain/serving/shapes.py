@@ -69,7 +69,8 @@ def text_choice(
 def token_text(renderer: Renderer, token: int) -> str:
     """The text of a single token, control tokens included; ``token_id:N`` for one that is no text on its own."""
     text = renderer.tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    return text if isinstance(text, str) and text and "\ufffd" not in text else f"token_id:{token}"
+    is_text = isinstance(text, str) and bool(text) and "\ufffd" not in text
+    return str(text) if is_text else f"token_id:{token}"
 
 
 def model_json(entry: ServedModel, created: int) -> dict[str, Any]:
@@ -92,4 +93,5 @@ def _chat_token(renderer: Renderer, token: int, logprob: float, best: Alternativ
 
 def _token_json(renderer: Renderer, token: int, logprob: float) -> dict[str, Any]:
     text = token_text(renderer, token)
-    return {"token": text, "logprob": logprob, "bytes": None if text.startswith("token_id:") else list(text.encode())}
+    is_text = not text.startswith("token_id:")
+    return {"token": text, "logprob": logprob, "bytes": list(text.encode()) if is_text else None}

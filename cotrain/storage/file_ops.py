@@ -68,7 +68,7 @@ def digest_of_prefix(path: Path, limit: int) -> FileDigest:
 
 
 def lost_file_error(path: Path) -> DiskError:
-    """The error for a file that a run needs and that is gone."""
+    """The error of a file that a run rests on, and that is gone."""
     return DiskError(
         f"{path} was removed, cut or replaced while the run wrote it, and what it held is gone; put it back and "
         "resume, or start anew",

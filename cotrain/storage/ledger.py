@@ -134,8 +134,7 @@ def decode_floats(text: str) -> tuple[float, ...]:
 
 
 NAME = "episodes.jsonl.gz"
-# Key of a trace's advantages: objective → [advantage, tokens] in order, over the tokens that were sampled.
-ADVANTAGES = "advantages"
+ADVANTAGES = "advantages"  # key of a trace: objective → [advantage, tokens] in order, over the sampled tokens
 Advantages = Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
 UNPACKED = 100  # a step may unpack to so many times its size
 UNPACKED_LEAST = 1 << 26  # and to so many bytes in any case

@@ -192,20 +192,19 @@ def test_a_file_of_labels_hides_the_verdict_and_comes_back(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "row, expected",
+    "row, code",
     [
-        ({"id": "99:0:0", "right": True}, "these rollouts do not have"),
-        ({"id": "0:0:0", "right": "perhaps"}, "expected true or false"),
-        ({"id": "0:0:0", "text": "feed", "right": True}, "another text"),
-        ({"id": "0:0:0", "right": None}, "no row has a label"),
+        ({"id": "99:0:0", "right": True}, "E_LABEL_OF_OTHER_ROLLOUT: row 1 | '99:0:0'"),
+        ({"id": "0:0:0", "right": "perhaps"}, "E_FIELD_NOT_BOOLEAN: row 1 | right is 'perhaps'"),
+        ({"id": "0:0:0", "text": "feed", "right": True}, "E_LABEL_OF_OTHER_ROLLOUT: row 1 | another text"),
+        ({"id": "0:0:0", "right": None}, "E_NO_LABEL: labels.jsonl"),
     ],
     ids=["id", "word", "text", "none"],
 )
-def test_labels_that_do_not_fit_are_refused(row, expected, tmp_path, capsys):
+def test_labels_that_do_not_fit_are_refused(row, code, tmp_path, capsys):
     rows = write_rows(tmp_path / "rows.jsonl", fooled_rows(steps=2))
     labels = write_rows(tmp_path / "labels.jsonl", [row])
-    assert main(["audit", str(rows), "--no-grade", "--labels", str(labels)]) == 2
-    assert expected in capsys.readouterr().err
+    command_refuses(["audit", rows, "--no-grade", "--labels", labels], code, capsys)
 
 
 # -- habits
@@ -303,24 +302,22 @@ def test_a_program_says_what_is_right(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "words, expected",
+    "words, code",
     [
-        (["--to-label", "x.jsonl"], "how many? give --width"),
-        (["--question-column", "q"], "--question-column is of --references"),
-        (["--judge", "nobody"], "no column 'nobody'"),
-        (["--width", "0"], "too small"),
-        (["--truth-by", "nowhere.py:f"], "there is no file nowhere.py"),
-        (["--truth-by", "{folder}/narrow.py:right"], "expected def right(prompt, response, reference)"),
-        (["--labels", "{folder}/narrow.py:right"], "expected def right(prompt, response, reference)"),
+        (["--to-label", "x.jsonl"], "E_LABEL_COUNT: --to-label | --width"),
+        (["--question-column", "q"], "E_FLAGS_GO_TOGETHER: --question-column | --references"),
+        (["--judge", "nobody"], "E_NO_SUCH_COLUMN: --judge | 'nobody'"),
+        (["--width", "0"], "E_COMMAND_LINE: --width | '0'"),
+        (["--truth-by", "nowhere.py:f"], "E_CODE_FILE_MISSING: --truth-by | nowhere.py"),
+        (["--truth-by", "{folder}/narrow.py:right"], "E_FUNCTION_SIGNATURE: def right(prompt, response, reference)"),
+        (["--labels", "{folder}/narrow.py:right"], "E_FUNCTION_SIGNATURE: def right(prompt, response, reference)"),
     ],
     ids=["how-many", "alone", "judge", "width", "program", "narrow", "narrow-labels"],
 )
-def test_one_line_says_what_is_wrong(words, expected, tmp_path, capsys):
+def test_one_line_says_what_is_wrong(words, code, tmp_path, capsys):
     file = write_rows(tmp_path / "rows.jsonl", fooled_rows(steps=2))
     (tmp_path / "narrow.py").write_text("def right(response): ...\n")
-    assert main(["audit", str(file), *(word.format(folder=tmp_path) for word in words)]) == 2
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1 and expected in lines[0]
+    command_refuses(["audit", file, *(word.format(folder=tmp_path) for word in words)], code, capsys)
 
 
 def test_an_audit_loads_no_torch(tmp_path):

@@ -120,15 +120,13 @@ def test_the_command(tmp_path, capsys):
     assert main(["check", "data", str(repeats), "--schema", "svamp"]) == 0
     assert main(["check", "data", str(repeats), "--schema", "gsm8k"]) == 1
     capsys.readouterr()
-    for words, message in (
-        (["check"], "say what to check"),
-        (["check", "data", str(tmp_path / "goof.jsonl")], "did you mean 'good.jsonl'"),
-        (["check", "data", str(good), "--schema", "gsm"], "did you mean"),
-        (["check", "data", str(write(tmp_path / "none.jsonl"))], "no rows"),
+    for words, code in (
+        (["check"], "E_CHECK_WHAT: cotrain check data FILE"),
+        (["check", "data", str(tmp_path / "goof.jsonl")], "E_DATA_FILE_MISSING: goof.jsonl | 'good.jsonl'"),
+        (["check", "data", str(good), "--schema", "gsm"], "E_UNKNOWN_BENCHMARK: 'gsm' | 'gsm8k'"),
+        (["check", "data", str(write(tmp_path / "none.jsonl"))], "E_DATA_EMPTY: none.jsonl"),
     ):
-        assert main(words) == 2
-        (line,) = capsys.readouterr().err.strip().splitlines()
-        assert message in line
+        command_refuses(words, code, capsys)
 
 
 def test_a_file_with_too_few_rows_for_a_run_says_so(tmp_path, capsys):

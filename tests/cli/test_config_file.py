@@ -9,7 +9,7 @@ from cotrain.cli.main import main
 from cotrain.cli.run import parser_of
 from cotrain.config.registry import find_recipe
 from tests.helpers import TINY
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 FLAGS = [
     "--model",
@@ -35,10 +35,8 @@ def dry(capsys, *words):
     return capsys.readouterr().out
 
 
-def fails(capsys, *words):
-    assert main(["run", *map(str, words), "--dry-run"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return line
+def fails(capsys, code, *words):
+    command_refuses(["run", *words, "--dry-run"], code, capsys)
 
 
 @pytest.mark.whole
@@ -62,14 +60,14 @@ def test_flags_of_the_command_line_count_more(tmp_path, capsys):
 def test_a_file_that_is_none_is_told_in_one_line(tmp_path, capsys):
     file = tmp_path / "mine.toml"
     file.write_text("stepz = 3\n")
-    assert "key 'stepz' is no flag; did you mean 'steps'?" in fails(capsys, "grpo", "--config", file, "--out", "x")
+    fails(capsys, "E_CONFIG_FILE_FLAG: mine.toml | 'stepz' | 'steps'?", "grpo", "--config", file, "--out", "x")
     file.write_text("steps = \n")
-    assert "not TOML" in fails(capsys, "grpo", "--config", file, "--out", "x")
-    assert "no such file" in fails(capsys, "grpo", "--config", tmp_path / "none.toml", "--out", "x")
+    fails(capsys, "E_NOT_TOML: mine.toml | line 1", "grpo", "--config", file, "--out", "x")
+    fails(capsys, "E_FILE_UNREADABLE: none.toml", "grpo", "--config", tmp_path / "none.toml", "--out", "x")
     file.write_text("[roles]\n")
-    assert "key 'roles' is no flag" in fails(capsys, "grpo", "--config", file, "--out", "x")
+    fails(capsys, "E_CONFIG_FILE_FLAG: mine.toml | 'roles'", "grpo", "--config", file, "--out", "x")
     file.write_text("steps = 3\n")
-    assert "name a recipe first" in fails(capsys, "--config", file, "--out", "x")
+    fails(capsys, "E_RECIPE_NOT_NAMED", "--config", file, "--out", "x")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from cotrain.cli.main import main
 from cotrain.distributed.local import LocalBackend
 from cotrain.serving.chat import run_chat
 from tests.helpers import TINY
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 COMMANDS = (
     ["chat", TINY, "--once=What is 2 + 3?"],
@@ -34,20 +34,18 @@ def place(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("words", COMMANDS, ids=lambda words: " ".join(words[:1] + words[-1:]))
 def test_a_device_that_is_not_there_is_told(words, place, capsys):
-    for device, why in (("tpu", "expected auto, cpu, cuda, cuda:N or mps"), ("cuda:99", "--device 'cuda:99'")):
+    for device, code in (("tpu", "E_DEVICE_NAME"), ("cuda:99", "E_NO_GPU")):
         if device.startswith("cuda") and torch.cuda.is_available():
             continue
-        assert main([*words, f"--device={device}", "--threads=1"]) == 2
-        (line,) = capsys.readouterr().err.strip().splitlines()
-        assert why in line
+        command_refuses([*words, f"--device={device}", "--threads=1"], f"{code}: --device '{device}'", capsys)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 @pytest.mark.parametrize("device", ["tpu", "cuda", "cuda:-1", "mps", "meta", ""])
 def test_a_comparison_says_so_before_it_begins(place, capsys, device):
-    assert main(["compare", "grpo", "tango", "--out=out", "--batches=1", f"--device={device}"]) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert f"--device {device!r}" in line
+    code = "E_NO_GPU" if device in ("cuda", "mps") else "E_DEVICE_NAME"
+    words = ["compare", "grpo", "tango", "--out=out", "--batches=1", f"--device={device}"]
+    command_refuses(words, f"{code}: --device {device!r}", capsys)
 
 
 @pytest.mark.whole

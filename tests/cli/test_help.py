@@ -62,10 +62,8 @@ def test_a_parameter_with_the_name_of_a_flag_is_refused_in_one_line(tmp_path, ca
             "from cotrain import Recipe, RunConfig, recipe\n\n"
             f"@recipe\ndef mine(run: RunConfig, *, {name}: str = 'x') -> Recipe:\n    raise AssertionError\n"
         )
-        assert main(["run", f"{file}:mine", "--out", str(tmp_path / "run")]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        flag = f"--{name.replace('_', '-')}"
-        assert f"parameter {name!r} has the name of a flag of the command, {flag}; rename it, for instance" in line
+        code = f"E_PARAMETER_IS_FLAG: {name!r} | --{name.replace('_', '-')} | 'mine_{name}'"
+        command_refuses(["run", f"{file}:mine", "--out", tmp_path / "run"], code, capsys)
 
 
 def test_the_level_of_what_is_said_is_a_flag_of_all(capsys):

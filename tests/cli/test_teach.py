@@ -10,6 +10,7 @@ import pytest
 from cotrain.cli.flags import Parser
 from cotrain.cli.main import main
 from tests.helpers import TINY
+from tests.sentences import command_refuses
 
 SHARED = {"--model", "--data", "--lenient", "--lora", "--out", "--tokens", "--resume", "--world"}
 OF_SOLVER = {"--answer-format", "--steps-as", "--prompt", "--from-samples", "--samples", "--max-tokens"}
@@ -17,14 +18,6 @@ OF_VERIFIER = {"--review-format", "--verdict", "--verifier-prompt", "--reviews"}
 SIZES = ["--tokens", "1024", "--batch-tokens", "512", "--length", "256", "--threads", "1", "--device", "cpu"]
 WORKED = [{"question": f"{n} + 1?", "answer": f"One more.\n#### {n + 1}"} for n in range(8)]
 LABELLED = [{"problem": f"{n} + 1?", "steps": [f"{n} + 1 = {n}"], "label": 0} for n in range(8)]
-
-
-def line_of(capsys, *words):
-    """The one line by which a command is refused."""
-    assert main([*map(str, words)]) == 2
-    told = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("loading ")]
-    assert len(told) == 1, told
-    return told[0]
 
 
 def written(path, rows):
@@ -62,15 +55,15 @@ def test_help_shows_the_flags_of_its_command_alone(command, own, foreign, capsys
     ],
 )
 def test_the_spelling_of_before_is_answered_with_the_command_of_now(before, now, capsys):
-    line = line_of(capsys, "sft", *shlex.split(before))
-    assert line.startswith("cotrain sft: --role ") and line.endswith(f"with the same flags: cotrain teach {now}")
+    line = command_refuses(["sft", *shlex.split(before)], "E_ROLE_IS_COMMAND", capsys)
+    assert line.endswith(f": cotrain teach {now} --log-level debug")
 
 
 def test_the_command_that_is_named_takes_the_same_flags(tmp_path, monkeypatch, capsys):
     """Word for word, up to its parser."""
     given = "--role verifier --model m --data d --out o --from-samples --reviews 2 --samples 3 --lora 4"
     given += " --answer-format hash"
-    line = line_of(capsys, "sft", *given.split())
+    line = command_refuses(["sft", *given.split()], "E_ROLE_IS_COMMAND", capsys)
     command = shlex.split(line.partition("with the same flags: ")[2])
     parsed = []
 
@@ -87,30 +80,33 @@ def test_the_command_that_is_named_takes_the_same_flags(tmp_path, monkeypatch, c
 
 
 REFUSED = [
-    ("sft --role", "`cotrain teach solver` and `cotrain teach verifier`"),
-    ("sft --role --model m", "`cotrain teach solver` and `cotrain teach verifier`"),
-    ("sft --role slover --model m", "unknown role 'slover'; did you mean 'solver'?"),
-    ("sft --model m --out o --answer-format hash", "unknown argument '--answer-format'; `cotrain teach solver` and"),
-    ("teach", "the role stands first, as in `cotrain teach solver --model …`"),
-    ("teach --model m solver", "the role stands first"),
-    ("teach proposer --model m", "unknown role 'proposer' (there are: solver, verifier)"),
-    ("teach verifer --model m", "did you mean 'verifier'?"),
-    ("teach solver --role solver --model m --data d --out o", "the role is in the name of the command"),
-    ("teach verifier --role=solver --model m --data d --out o", "the role is in the name of the command"),
-    ("teach solver --verdict words --model m --data d --out o", "`cotrain teach verifier` has --verdict"),
-    ("teach solver --model m --out o", "required: --data"),
-    ("teach solver --samples 2 --model m --data d --out o", "--samples is about what the model samples; add"),
-    ("teach solver --max-tokens 9 --model m --data d --out o", "--max-tokens is about what the model samples"),
-    ("teach verifier --steps-as lines --model m --data d --out o", "--steps-as is about what the model samples"),
-    ("teach verifier --reviews 0 --model m --data d --out o", "--reviews is about what the model samples"),
-    ("pretrain --model m --depth 3 --out o", "--model brings its own tokenizer and sizes; leave out --depth"),
-    ("pretrain --tokenizer t --vocab-size 300 --out o", "leave out --vocab-size"),
+    ("sft --role", "E_ROLE_IS_COMMAND: `cotrain teach solver` | `cotrain teach verifier`"),
+    ("sft --role --model m", "E_ROLE_IS_COMMAND: `cotrain teach solver` | `cotrain teach verifier`"),
+    ("sft --role slover --model m", "E_TEACH_WITHOUT_ROLE: 'slover' | 'solver'?"),
+    ("sft --model m --out o --answer-format hash", "E_COMMAND_LINE: '--answer-format' | `cotrain teach solver`"),
+    ("teach", "E_TEACH_WITHOUT_ROLE: `cotrain teach solver --model …`"),
+    ("teach --model m solver", "E_TEACH_WITHOUT_ROLE: `cotrain teach solver --model …`"),
+    ("teach proposer --model m", "E_TEACH_WITHOUT_ROLE: 'proposer' | solver, verifier"),
+    ("teach verifer --model m", "E_TEACH_WITHOUT_ROLE: 'verifer' | 'verifier'?"),
+    ("teach solver --role solver --model m --data d --out o", "E_COMMAND_LINE: '--role' | name of the command"),
+    (
+        "teach verifier --role=solver --model m --data d --out o",
+        "E_COMMAND_LINE: '--role=solver' | name of the command",
+    ),
+    ("teach solver --verdict words --model m --data d --out o", "E_COMMAND_LINE: `cotrain teach verifier` | --verdict"),
+    ("teach solver --model m --out o", "E_COMMAND_LINE: required: --data"),
+    ("teach solver --samples 2 --model m --data d --out o", "E_COMMAND_LINE: --samples | --from-samples"),
+    ("teach solver --max-tokens 9 --model m --data d --out o", "E_COMMAND_LINE: --max-tokens | --from-samples"),
+    ("teach verifier --steps-as lines --model m --data d --out o", "E_COMMAND_LINE: --steps-as | --from-samples"),
+    ("teach verifier --reviews 0 --model m --data d --out o", "E_COMMAND_LINE: --reviews | --from-samples"),
+    ("pretrain --model m --depth 3 --out o", "E_MODEL_WITH_TOKENIZER: --model | --depth"),
+    ("pretrain --tokenizer t --vocab-size 300 --out o", "E_MODEL_WITH_TOKENIZER: --vocab-size"),
 ]
 
 
-@pytest.mark.parametrize(("words", "told"), REFUSED, ids=range(len(REFUSED)))
-def test_what_a_command_does_not_take_is_one_line(words, told, capsys):
-    assert told in line_of(capsys, *words.split())
+@pytest.mark.parametrize(("words", "code"), REFUSED, ids=range(len(REFUSED)))
+def test_what_a_command_does_not_take_is_one_line(words, code, capsys):
+    command_refuses(words.split(), code, capsys)
 
 
 def test_teach_tells_of_its_roles(capsys):
@@ -125,37 +121,36 @@ def test_teach_tells_of_its_roles(capsys):
     ids=["sft", "solver", "verifier"],
 )
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "code"),
     [
-        (["--tokens", "100"], "raise --tokens"),
-        (["--tracker", "nobody"], "unknown tracker 'nobody'"),
-        (["--out", "taken"], "is not an empty directory; choose another --out, or go on with --resume"),
+        (["--tokens", "100"], "E_LENGTHS_ORDER: tokens 100 | --tokens"),
+        (["--tracker", "nobody"], "E_UNKNOWN_TRACKER: 'nobody'"),
+        (["--out", "taken"], "E_OUT_NOT_EMPTY: taken | --out | --resume"),
     ],
     ids=["sizes", "tracker", "out"],
 )
-def test_what_can_be_refused_is_refused_before_the_data_are_read(command, flags, told, tmp_path, monkeypatch, capsys):
+def test_what_can_be_refused_is_refused_before_the_data_are_read(command, flags, code, tmp_path, monkeypatch, capsys):
     """It once was said after hours of sampling."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "mine.txt").write_text("")
-    line = line_of(capsys, *command.split(), "--model", TINY, "--data", "nowhere.jsonl", "--out", "out", *flags)
-    assert told in line
+    words = [*command.split(), "--model", TINY, "--data", "nowhere.jsonl", "--out", "out", *flags]
+    command_refuses(words, code, capsys)
 
 
 @pytest.mark.parametrize(
-    ("role", "rows", "told"),
+    ("role", "rows", "code"),
     [
-        ("solver", [{"question": "1 + 1?"}], "row 1: no field 'answer'"),
-        ("solver", LABELLED, "row 1: no field 'answer'"),
-        ("verifier", WORKED, "row 1: no field 'problem'"),
-        ("verifier", [{**LABELLED[0], "label": 7}], "expected −1 … 0, found 7"),
+        ("solver", [{"question": "1 + 1?"}], "E_FIELD_MISSING: row 1 | 'answer'"),
+        ("solver", LABELLED, "E_FIELD_MISSING: row 1 | 'answer'"),
+        ("verifier", WORKED, "E_FIELD_MISSING: row 1 | 'problem'"),
+        ("verifier", [{**LABELLED[0], "label": 7}], "E_STEP_LABELS: row 1 | field 'label' | −1 … 0 | 7"),
     ],
     ids=["answer", "labelled", "worked", "label"],
 )
-def test_rows_of_another_kind_are_refused_with_what_was_expected(role, rows, told, tmp_path, capsys):
+def test_rows_of_another_kind_are_refused_with_what_was_expected(role, rows, code, tmp_path, capsys):
     data = written(tmp_path / "rows.jsonl", rows)
-    line = line_of(capsys, "teach", role, "--model", TINY, "--data", data, *SIZES, "--out", tmp_path / "out")
-    assert told in line
+    command_refuses(["teach", role, "--model", TINY, "--data", data, *SIZES, "--out", tmp_path / "out"], code, capsys)
     assert not (tmp_path / "out").exists()
 
 

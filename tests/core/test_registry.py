@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from cotrain.cli.main import main
 from tests.helpers import TINY
+from tests.sentences import command_refuses
 
 METHOD = '''"""A method of another package."""
 from dataclasses import dataclass
@@ -111,20 +111,19 @@ def test_a_method_is_listed_runs_and_is_found_again_by_its_name(installed):
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"),
+    ("words", "code"),
     [
-        (("run", "riddle_grpo", "--scale", "-1", "--out", "x"), "recipe 'riddle_grpo': "),
-        (("run", "no_recipe", "--out", "x"), "recipe 'no_recipe': <function count_words"),
-        (("run", "lost", "--out", "x"), "recipe 'lost' of an installed package (riddle_package.parts:gone)"),
-        (("run", "ridle_grpo", "--out", "x"), "riddle_grpo"),
-        (("run", "grpo", "--tasks", "ridles", "--out", "x"), "riddles"),
+        (("run", "riddle_grpo", "--scale", "-1", "--out", "x"), "E_RECIPE_NOT_LOADED: 'riddle_grpo' | parts.py, line"),
+        (("run", "no_recipe", "--out", "x"), "E_NOT_RECIPE: 'no_recipe' | count_words"),
+        (("run", "lost", "--out", "x"), "E_PLUGIN_NOT_LOADED: 'lost' | riddle_package.parts:gone"),
+        (("run", "ridle_grpo", "--out", "x"), "E_UNKNOWN_RECIPE: 'ridle_grpo' | 'riddle_grpo'"),
+        (("run", "grpo", "--tasks", "ridles", "--out", "x"), "E_UNKNOWN_TASK_SOURCE: 'ridles' | 'riddles'"),
     ],
+    ids=["not loaded", "no recipe", "lost", "recipe", "tasks"],
 )
-def test_what_is_wrong_with_a_package_is_one_line(installed, capsys, monkeypatch, words, expected):
+def test_what_is_wrong_with_a_package_is_one_line(installed, capsys, monkeypatch, words, code):
     monkeypatch.chdir(installed)
-    assert main(words) == 2
-    said = capsys.readouterr().err
-    assert expected in said and said.count("\n") == 1
+    command_refuses(words, code, capsys)
 
 
 def test_tasks_are_found_with_what_stands_behind_their_colon(installed):

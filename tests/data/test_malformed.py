@@ -280,9 +280,8 @@ def test_a_file_of_another_kind_is_called_so(ending, tmp_path, capsys):
     file = tmp_path / f"notes{ending}"
     file.write_text("# Notes\n\nNothing to learn.\n")
     for words in (["check", "data", str(file)], ["run", "grpo", "--data", str(file), "--out", str(tmp_path / "run")]):
-        assert main(words) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert f"not a data file ({ending}); expected JSON lines" in line and "lenient" not in line
+        line = command_refuses(words, f"E_DATA_FILE_KIND: notes{ending} | ({ending})", capsys)
+        assert "lenient" not in line
     file.write_text('{"question": "1 + 1?", "answer": "2"}\n')
     assert main(["check", "data", str(file)]) == 0
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from cotrain.cli.main import main
-from cotrain.core.errors import ConfigError
 from cotrain.distributed import ranks, ray_join, ray_nodes
 from cotrain.distributed.cluster_file import Cluster, check_world
 from cotrain.distributed.engine_host import EngineHost, VllmHost
@@ -22,6 +21,7 @@ from cotrain.distributed.ray_processes import RayLauncher, _error_text
 from cotrain.distributed.remote_policies import LearnerHost
 from cotrain.runs.memory_plan import ProcessMemory, check_memory, object_store_note
 from tests.helpers import TINY
+from tests.sentences import command_refuses, refuses
 
 GIB = 2**30
 
@@ -60,25 +60,27 @@ def free_port() -> int:
         return server.getsockname()[1]
 
 
-def line_of(call, *arguments, **settings) -> str:
-    with pytest.raises(ConfigError) as told:
+def told(code: str, call, *arguments, **settings) -> None:
+    """This call is refused in one line, with this code and these names."""
+    with refuses(code) as error:
         call(*arguments, **settings)
-    assert "\n" not in str(told.value)
-    return str(told.value)
+    assert "\n" not in str(error.value)
 
 
 # -- ports
 
 
 def test_an_address_at_which_nothing_answers():
-    line = line_of(check_address, f"127.0.0.1:{free_port()}")
-    assert "no Ray answers there (connection refused); begin one with `ray start --head --port " in line
+    port = free_port()
+    told(
+        f"E_RAY_NOT_REACHED: 127.0.0.1:{port} | connection refused | --port {port}", check_address, f"127.0.0.1:{port}"
+    )
 
 
 @pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n", b"", None])
 def test_an_address_that_another_program_has(answer):
     with listening(answer) as port:
-        assert "another program has that port, which is no Ray" in line_of(check_address, f"127.0.0.1:{port}", 0.3)
+        told(f"E_RAY_PORT_TAKEN: 127.0.0.1:{port}", check_address, f"127.0.0.1:{port}", 0.3)
 
 
 def test_an_address_at_which_http2_is_spoken_is_tried():
@@ -87,14 +89,14 @@ def test_an_address_at_which_http2_is_spoken_is_tried():
     with listening(PREFACE[-9:], piece=2) as port:
         check_address(f"127.0.0.1:{port}")
     check_address("auto")
-    assert "70000 is no port" in line_of(check_address, "127.0.0.1:70000")
+    told("E_RAY_PORT: 70000 | 65535", check_address, "127.0.0.1:70000")
 
 
 def test_a_port_in_use_for_the_ray_that_begins_here():
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
-        line = line_of(check_here, Cluster(object_store_mb=80), {HERE: str(port)})
-    assert f"{HERE} = {port}: Ray cannot begin at that port (address already in use); unset it" in line
+        code = f"E_RAY_PORT_TAKEN: {HERE} = {port} | address already in use"
+        told(code, check_here, Cluster(object_store_mb=80), {HERE: str(port)})
     check_here(Cluster(object_store_mb=80), {HERE: str(port)})
     check_here(Cluster(object_store_mb=80), {})
 
@@ -103,8 +105,8 @@ def test_a_port_in_use_for_the_ray_that_begins_here():
 def test_a_folder_whose_name_is_too_long_for_sockets(name):
     """Batch systems have such a TMPDIR."""
     folder = "/scratch-of-a-job/" + "x" * 100
-    line = line_of(check_here, Cluster(object_store_mb=80), {name: folder})
-    assert f"sockets below {folder}" in line and line.endswith("as in RAY_TMPDIR=/tmp")
+    code = f"E_RAY_FOLDER_TOO_LONG: {folder} | RAY_TMPDIR=/tmp"
+    told(code, check_here, Cluster(object_store_mb=80), {name: folder})
     check_here(Cluster(object_store_mb=80), {"TMPDIR": folder, "RAY_TMPDIR": "/tmp"})
 
 
@@ -118,9 +120,8 @@ def test_versions_that_differ_are_named():
 
 
 def test_an_object_store_beyond_the_memory_of_the_machine():
-    assert "object_store_mb = 1000000000 in the --cluster file: this machine has" in line_of(
-        check_here, Cluster(object_store_mb=10**9), {}
-    )
+    code = "E_OBJECT_STORE_TOO_LARGE: object_store_mb = 1000000000 | this machine"
+    told(code, check_here, Cluster(object_store_mb=10**9), {})
 
 
 PROCESSES = (
@@ -139,22 +140,21 @@ def having(*sizes, gpus=()):
 
 def test_processes_that_need_more_memory_than_there_is():
     check_memory(PROCESSES, having(19), "cpu", "this machine")
-    line = line_of(check_memory, PROCESSES, having(12), "cpu", "this machine")
-    assert line.startswith("memory of the learners: about 13.00 GiB, and this machine has 12.00 GiB; take smaller")
-    line = line_of(check_memory, PROCESSES, having(18), "cpu", "this machine")
-    assert "memory of all processes: about 19.00 GiB (the command 1.00 GiB, the learners 13.00 GiB" in line
+    code = "E_MEMORY_FOR_POLICIES: the learners: about 13.00 GiB | this machine has 12.00 GiB"
+    told(code, check_memory, PROCESSES, having(12), "cpu", "this machine")
+    code = "E_MEMORY_FOR_POLICIES: all processes: about 19.00 GiB | the command 1.00 GiB, the learners 13.00 GiB"
+    told(code, check_memory, PROCESSES, having(18), "cpu", "this machine")
     check_memory(PROCESSES, having(13, 6), "cpu", "the Ray")
-    assert "and the Ray has 12.00 GiB" in line_of(check_memory, PROCESSES, having(12, 12), "cpu", "the Ray")
+    told("E_MEMORY_FOR_POLICIES: the Ray has 12.00 GiB", check_memory, PROCESSES, having(12, 12), "cpu", "the Ray")
     check_memory(PROCESSES, [{"name": "silent", "error": "no answer"}], "cpu", "the Ray")
 
 
 def test_processes_that_need_more_memory_than_a_gpu_has():
     check_memory(PROCESSES, having(3, gpus=(16,)), "cuda", "this machine")
-    line = line_of(check_memory, PROCESSES, having(3, gpus=(8, 8)), "cuda", "this machine")
-    assert "GPU memory of the learners: about 12.00 GiB, and this machine has 8.00 GiB" in line
-    assert "memory of all processes: about 3.00 GiB" in line_of(
-        check_memory, PROCESSES, having(2, gpus=(16,)), "cuda", "this machine"
-    )
+    code = "E_MEMORY_FOR_POLICIES: GPU memory of the learners: about 12.00 GiB | this machine has 8.00 GiB"
+    told(code, check_memory, PROCESSES, having(3, gpus=(8, 8)), "cuda", "this machine")
+    code = "E_MEMORY_FOR_POLICIES: all processes: about 3.00 GiB"
+    told(code, check_memory, PROCESSES, having(2, gpus=(16,)), "cuda", "this machine")
 
 
 def test_an_object_store_that_weights_do_not_fit_into_is_noted():
@@ -168,13 +168,11 @@ def test_an_object_store_that_weights_do_not_fit_into_is_noted():
 
 
 def test_gpus_that_there_are_not():
-    line = line_of(check_world, Cluster(gpus={"LearnerHost": 1.0}), "cpu", 1)
-    assert "[learner] gpus = 1 in the --cluster file: there is none here; lower it" in line
+    told("E_TOO_FEW_GPUS: [learner] gpus = 1 | none here", check_world, Cluster(gpus={"LearnerHost": 1.0}), "cpu", 1)
     wanted = [("learner", 1.0), ("engine", 0.5)]
     check_gpus(wanted, [1.0, 1.0], "here")
-    assert "learners and engine want 1.5 GPUs, and there are 1 here" in line_of(check_gpus, wanted, [1.0], "here")
-    line = line_of(check_gpus, [("engine", 2.0)], [1.0, 1.0], "at the Ray")
-    assert "[engine] gpus = 2 in the --cluster file: none has more than 1 at the Ray" in line
+    told("E_TOO_FEW_GPUS: 1.5 GPUs | 1 here", check_gpus, wanted, [1.0], "here")
+    told("E_TOO_FEW_GPUS: [engine] gpus = 2 | 1 at the Ray", check_gpus, [("engine", 2.0)], [1.0, 1.0], "at the Ray")
 
 
 def test_gpus_may_join_late(monkeypatch):
@@ -253,16 +251,14 @@ def test_a_ray_that_asks_for_no_token(monkeypatch, tmp_path):
 def test_a_token_that_is_missing_or_another_one_or_not_to_be_used(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     asking(monkeypatch, [True])
-    assert f"there is none here; copy ~/.ray/auth_token of the machine that began it to {tmp_path}" in line_of(
-        ray_join.check_token, "127.0.0.1:6379"
-    )
+    told(f"E_RAY_TOKEN: none here | ~/.ray/auth_token | {tmp_path}", ray_join.check_token, "127.0.0.1:6379")
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray/auth_token").write_text("00")
     asking(monkeypatch, [True, True])
-    assert "refuses that of" in line_of(ray_join.check_token, "127.0.0.1:6379")
+    told(f"E_RAY_TOKEN: refuses that of {tmp_path}", ray_join.check_token, "127.0.0.1:6379")
     asking(monkeypatch, [True])
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    assert "RAY_AUTH_MODE is 'disabled'; unset it" in line_of(ray_join.check_token, "127.0.0.1:6379")
+    told("E_RAY_TOKEN: RAY_AUTH_MODE is 'disabled'", ray_join.check_token, "127.0.0.1:6379")
 
 
 def test_a_ray_that_begins_here_has_its_own_token_unless_the_user_has_set_one(monkeypatch):
@@ -281,28 +277,27 @@ def test_a_ray_that_begins_here_has_its_own_token_unless_the_user_has_set_one(mo
 # -- by the command
 
 
-def refused(capsys, tmp_path, text, *flags):
+def refused(capsys, tmp_path, code, text, *flags):
     (tmp_path / "cluster.toml").write_text(text)
     out = tmp_path / "run"
     given = ["run", "grpo", "--backend", "ray", "--cluster", str(tmp_path / "cluster.toml"), "--device", "cpu",
              "--model", TINY, "--out", str(out), *flags]  # fmt: skip
-    assert main(given) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and not out.exists()
-    return said
+    command_refuses(given, code, capsys)
+    assert not out.exists()
 
 
 @pytest.mark.whole
 def test_the_command_tells_before_anything_is_loaded(capsys, tmp_path, monkeypatch):
-    assert "no Ray answers there" in refused(capsys, tmp_path, f'address = "127.0.0.1:{free_port()}"')
-    assert "this machine has" in refused(capsys, tmp_path, "object_store_mb = 1000000000")
-    assert "[learner] gpus = 99" in refused(capsys, tmp_path, "[learner]\ngpus = 99")
+    port = free_port()
+    refused(capsys, tmp_path, f"E_RAY_NOT_REACHED: {port}", f'address = "127.0.0.1:{port}"')
+    refused(capsys, tmp_path, "E_OBJECT_STORE_TOO_LARGE: this machine has", "object_store_mb = 1000000000")
+    refused(capsys, tmp_path, "E_TOO_FEW_GPUS: [learner] gpus = 99", "[learner]\ngpus = 99")
     with socket.create_server(("", 0)) as server:
         monkeypatch.setenv(HERE, str(server.getsockname()[1]))
-        assert "Ray cannot begin at that port" in refused(capsys, tmp_path, "")
+        refused(capsys, tmp_path, f"E_RAY_PORT_TAKEN: {HERE}", "")
     monkeypatch.delenv(HERE)
     monkeypatch.setattr(ray_nodes, "memory_here", lambda: GIB // 4)
-    assert "memory of the learners: about" in refused(capsys, tmp_path, "object_store_mb = 80")
+    refused(capsys, tmp_path, "E_MEMORY_FOR_POLICIES: the learners", "object_store_mb = 80")
 
 
 @pytest.mark.whole

@@ -30,6 +30,7 @@ from cotrain.pretraining.packing import Document, pack_documents
 from cotrain.pretraining.trainer import token_losses
 from tests.helpers import TINY, answers, request
 from tests.models.test_nanochat import checkpoint, weights
+from tests.sentences import command_refuses
 
 ASSETS = Path(__file__).parents[1] / "assets" / "nanochat"
 WINDOW = 129  # tokens that a short layer sees, itself among them
@@ -334,18 +335,18 @@ def test_the_first_architecture_goes_back_too(tmp_path):
 
 
 def test_what_nanochat_does_not_have_is_refused(directory, tmp_path, capsys):
-    def refused(source, words, *, change=None):
+    def refused(source, named, *, change=None):
         if change:
             source = shutil.copytree(source, tmp_path / "changed", dirs_exist_ok=True)
             config = json.loads((source / "config.json").read_text())
             (source / "config.json").write_text(json.dumps(config | change))
         out = tmp_path / "out"
-        assert main(["export", str(source), "--role", "solver", "--to", "nanochat", "--out", str(out)]) == 2
-        (line,) = capsys.readouterr().err.strip().splitlines()
-        assert words in line and not list(out.glob("*"))
+        words = ["export", source, "--role", "solver", "--to", "nanochat", "--out", out]
+        command_refuses(words, f"E_NOT_NANOCHAT_MODEL: 'generator' | {named}", capsys)
+        assert not list(out.glob("*"))
 
-    refused(TINY, "the model is a LlamaForCausalLM; nanochat's own code runs nanochat's models alone")
-    refused(directory, "rope_theta is 5000.0; nanochat's code has 100000.0 fixed", change={"rope_theta": 5000.0})
+    refused(TINY, "LlamaForCausalLM")
+    refused(directory, "rope_theta is 5000.0 | 100000.0", change={"rope_theta": 5000.0})
 
 
 # -- what is refused
@@ -374,20 +375,21 @@ def test_checkpoints_from_between_are_refused_by_name(tmp_path, capsys):
     file, meta = source / "model_000003.pt", source / "meta_000003.json"
     weights, settings = torch.load(file, weights_only=True), json.loads(meta.read_text())
 
-    def refused(state, pattern, words):
+    def refused(state, pattern, code):
         torch.save(state, file)
         meta.write_text(json.dumps({"model_config": settings["model_config"] | {"window_pattern": pattern}}))
-        assert main(["convert", "nanochat", str(source), "--out", str(tmp_path / "out")]) == 2
-        (line,) = capsys.readouterr().err.strip().splitlines()
-        assert words in line and not list((tmp_path / "out").glob("*"))
+        command_refuses(["convert", "nanochat", source, "--out", tmp_path / "out"], code, capsys)
+        assert not list((tmp_path / "out").glob("*"))
 
     without_smear = {name: w for name, w in weights.items() if "smear" not in name and "backout" not in name}
-    refused(without_smear, "SSL", "the weights have no smear_gate")
-    refused(without_smear, "L", "such as 'resid_lambdas'")
+    refused(without_smear, "SSL", "E_NANOCHAT_ARCHITECTURE: 'SSL' | smear_gate")
+    refused(without_smear, "L", "E_NANOCHAT_ARCHITECTURE: 'resid_lambdas'")
+    without_one = {name: w for name, w in weights.items() if name != "backout_lambda"}
+    refused(without_one, "SSL", "E_NANOCHAT_WEIGHTS_MISFIT: 'backout_lambda'")
+    one_more, another_shape = "value_embeds.1.weight", "transformer.h.0.attn.ve_gate.weight"
+    refused(weights | {one_more: torch.ones(2, 2)}, "SSL", f"E_NANOCHAT_ARCHITECTURE: '{one_more}'")
     refused(
-        {name: w for name, w in weights.items() if name != "backout_lambda"}, "SSL", "missing, such as 'backout_lambda'"
+        weights | {another_shape: torch.ones(2, 32)}, "SSL", f"E_NANOCHAT_WEIGHTS_MISFIT: {another_shape} | [2, 32]"
     )
-    refused(weights | {"value_embeds.1.weight": torch.ones(2, 2)}, "SSL", "such as 'value_embeds.1.weight'")
-    refused(weights | {"transformer.h.0.attn.ve_gate.weight": torch.ones(2, 32)}, "SSL", "has the shape [2, 32]")
-    refused(weights, "SXL", "window_pattern is 'SXL'")
-    refused(weights, "", "window_pattern is ''")
+    refused(weights, "SXL", "E_NANOCHAT_SETTING: 'SXL'")
+    refused(weights, "", "E_NANOCHAT_SETTING: ''")

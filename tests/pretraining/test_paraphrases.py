@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from cotrain.cli.main import main
 from cotrain.config.registry import find_recipe
 from cotrain.core.types import Sampling
 from cotrain.data.columns import ANY
@@ -25,7 +24,7 @@ from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import TINY, spoken
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 QUESTION = "Tom has 1,200 apples and sells two of them for 2.50 each. How many are left?"
 
@@ -141,13 +140,14 @@ def test_two_problems_do_not_share_a_paraphrase(tmp_path):
 def test_the_command_refuses_what_it_cannot_do(tmp_path, capsys):
     path = str(file_of(tmp_path, "train.jsonl", count=3))
 
-    def refused(*words):
-        assert main(["paraphrase", "--data", path, *words]) == 2
-        return capsys.readouterr().err
+    def refused(code, *words):
+        command_refuses(["paraphrase", "--data", path, *words], code, capsys)
 
     out = str(tmp_path / "out.jsonl")
-    assert "expected a chat model" in refused("--model", "shipped", "--out", out)
-    assert "ends in .jsonl" in refused("--model", TINY, "--out", str(tmp_path / "out.csv"))
-    assert "exists; choose another --out" in refused("--model", TINY, "--out", path)
-    assert "most often: " in refused("--model", TINY, "--out", out, "--tries", "1", "--threads", "1")
+    refused("E_NOT_CHAT_MODEL: 'shipped'", "--model", "shipped", "--out", out)
+    refused("E_OUT_NOT_JSONL: out.csv | .jsonl", "--model", TINY, "--out", str(tmp_path / "out.csv"))
+    refused("E_OUT_EXISTS: train.jsonl | --out", "--model", TINY, "--out", path)
+    refused(
+        "E_NO_PARAPHRASE: none of 2 | most often: ", "--model", TINY, "--out", out, "--tries", "1", "--threads", "1"
+    )
     assert (tmp_path / "out.quarantine.jsonl").exists()

@@ -14,7 +14,7 @@ from cotrain.recipes.tango import tango
 from cotrain.runs.device_plan import memory_size, plan_devices
 from cotrain.runs.memory_plan import USABLE_SHARE, estimate_run
 from tests.helpers import TINY
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 GIB = 2.0**30
 
@@ -128,20 +128,18 @@ def test_the_command_says_it_line_by_line(models, capsys):
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"),
+    ("flags", "code"),
     [
-        (["--dry-run", "--memory", "24"], "--memory '24': expected the memory of one device, such as 24GiB"),
-        (["--dry-run", "--memory", "0GiB"], "--memory '0GiB': expected"),
-        (["--out", "x", "--memory", "24GiB"], "it goes with --dry-run --device cuda"),
-        (["--dry-run", "--device", "cpu", "--memory", "24GiB"], "it goes with --dry-run --device cuda"),
+        (["--dry-run", "--memory", "24"], "E_MEMORY_SIZE: --memory '24' | 24GiB"),
+        (["--dry-run", "--memory", "0GiB"], "E_MEMORY_SIZE: --memory '0GiB'"),
+        (["--out", "x", "--memory", "24GiB"], "E_MEMORY_WITHOUT_DRY_RUN: --dry-run --device cuda"),
+        (["--dry-run", "--device", "cpu", "--memory", "24GiB"], "E_MEMORY_WITHOUT_DRY_RUN: --dry-run --device cuda"),
     ],
     ids=["unit", "zero", "run", "cpu"],
 )
-def test_what_is_no_plan_is_one_line(flags, words, tmp_path, monkeypatch, capsys):
+def test_what_is_no_plan_is_one_line(flags, code, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert main(["run", "grpo", "--model", str(TINY), *flags]) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert words in line
+    command_refuses(["run", "grpo", "--model", TINY, *flags], code, capsys)
 
 
 def test_a_device_that_is_not_here_is_refused_without_a_size():

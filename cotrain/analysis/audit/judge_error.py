@@ -48,7 +48,7 @@ TRENDS = ("fooled", "false positive rate", "false negative rate", "accepted", "r
 DENOMINATORS = {
     "false positive rate": ("fp", "tn"),
     "false negative rate": ("fn", "tp"),
-}  # the other trends are over all answers
+}  # the other trends are of all answers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

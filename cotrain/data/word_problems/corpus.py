@@ -73,7 +73,9 @@ def arithmetic_text(rng: random.Random, modulus: int | None = None) -> str:
             right = 2 + int(rng.random() * 3)
         else:
             operator = "+" if draw < 0.6 else "-"
-            right = int(rng.random() * ((top if rng.random() < 0.5 else min(top, 12)) + 1))
+            value = rng.random()
+            largest = top if rng.random() < 0.5 else min(top, 12)
+            right = int(value * (largest + 1))
             if operator == "-" and modulus is None and left < right and rng.random() < 0.9:
                 left, right = right, left  # negative results are rare
 

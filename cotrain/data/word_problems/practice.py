@@ -55,15 +55,22 @@ def check_practice(
 
 def checked_solution(problem: Problem, rng: random.Random, errors: Habits = OF_SKILL) -> Attempt:
     """A solution to be checked: right half of the time, else with one to three errors of skill."""
-    return clean_attempt(problem) if rng.random() < 0.5 else with_errors(problem, rng.choice(COUNTS), errors, rng)
+    is_right = rng.random() < 0.5
+    if is_right:
+        return clean_attempt(problem)
+    return with_errors(problem, rng.choice(COUNTS), errors, rng)
 
 
 def most_operations(source: WordProblems, index: int, rise: int) -> int:
     """Most steps of a problem at this index: the fewest and one, and one more after every ``rise`` indexes (0: all)."""
     low, high = source.operations
-    return high if rise == 0 else min(high, low + 1 + index // rise)
+    if rise == 0:
+        return high
+    return min(high, low + 1 + index // rise)
 
 
 def _practice_problem(source: WordProblems, rng: random.Random, index: int, rise: int) -> Problem:
-    low, high = source.operations[0], most_operations(source, index, rise)
-    return source.training_problem(rng, low + int(rng.random() * (high - low + 1)))
+    low, _ = source.operations
+    high = most_operations(source, index, rise)
+    operations = low + int(rng.random() * (high - low + 1))
+    return source.training_problem(rng, operations)

@@ -18,6 +18,7 @@ from cotrain.data.word_problems.problem import CONSTANT_MAX, FACTOR_MAX, GIVEN_M
 from cotrain.data.word_problems.wording import FAMILIES, NOUNS, Family, fact_sentence
 
 _SENTENCE = re.compile(r"(?<=[.?!])\s+")
+_LONG_WORD = re.compile(r"[^\W\d_]{3,}")
 
 
 def split_sentences(text: str) -> tuple[str, ...]:
@@ -33,7 +34,7 @@ def facts_and_question(text: str) -> tuple[tuple[str, ...], str]:
 
 def long_words(text: str) -> frozenset[str]:
     """Its words in lower case, those of two letters and less left out."""
-    return frozenset(re.findall(r"[^\W\d_]{3,}", text.lower()))
+    return frozenset(_LONG_WORD.findall(text.lower()))
 
 
 def search_documents(text: str, query: str, rng: random.Random, *, noise: float = 1.0) -> tuple[str, ...]:
@@ -41,16 +42,24 @@ def search_documents(text: str, query: str, rng: random.Random, *, noise: float 
 
     ``noise``: irrelevant sentences for each one about the subject. An empty query finds nothing.
     """
-    words = re.findall(r"[^\W\d_]{3,}", query.lower())[:1]
+    asked = _LONG_WORD.search(query.lower())
+    if asked is None:
+        return ()
     facts, _ = facts_and_question(text)
-    return scatter_facts(text, rng, noise=noise, about=words[0] in long_words(" ".join(facts))) if words else ()
+    is_about_facts = asked[0] in long_words(" ".join(facts))
+    return scatter_facts(text, rng, noise=noise, about=is_about_facts)
 
 
 def scatter_facts(text: str, rng: random.Random, *, noise: float = 1.0, about: bool = True) -> tuple[str, ...]:
     """Documents ``about`` the facts of a problem, or as many about something else."""
     facts, _ = facts_and_question(text)
-    irrelevant = distractor_sentences(text, round(len(facts) * noise) + (0 if about else len(facts)), rng)
-    subject = list(facts) if about else [irrelevant.pop() for _ in facts]
+    n_irrelevant = round(len(facts) * noise)
+    if about:
+        irrelevant = distractor_sentences(text, n_irrelevant, rng)
+        subject = list(facts)
+    else:
+        irrelevant = distractor_sentences(text, n_irrelevant + len(facts), rng)
+        subject = [irrelevant.pop() for _ in facts]
     rng.shuffle(subject)
     scattered = []
     while subject:

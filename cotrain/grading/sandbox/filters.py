@@ -134,7 +134,7 @@ _RIGHTS = {
     3: 0x7FFF,
     4: 0x7FFF,
     5: 0xFFFF,
-}  # rights by version of Landlock; later versions have those of the last
+}  # version of Landlock → its rights; later: the last
 _OF_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | 0x4000 | 0x8000  # and no directories
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 

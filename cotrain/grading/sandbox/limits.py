@@ -16,8 +16,7 @@ FILE_BYTES = 1 << 20  # most bytes of a file that a program writes
 FOLDER_BYTES = 16 << 20  # most bytes of all its files
 FOLDER_FILES = 1000  # most files
 OPEN_FILES = 64
-# Else numpy would start a thread for each core.
-_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")  # numpy takes one a core otherwise
 
 
 def lower_limit(what: str, value: int) -> None:

@@ -1,14 +1,14 @@
-"""Two debaters accuse steps of each other's solutions, and a judge says who wins.
+"""The rollouts and rewards of a debate: two debaters accuse steps of each other's solutions, and a judge says who wins.
 
-``debate`` (the recipe) says who they are. An accusation is the number of a step, counted from 1, between answer tags,
-and whatever is said in front of it is its argument.
+A speech is an accusation: the number of a step, counted from 1, between answer tags. What is said before it is its
+argument. Each speech has two signals:
 
 ::
 
-    won     share of the verdicts that a speech wins; what one debater wins, the other one loses
-    paid    won − over · min(1, max(0, words − limit) / limit); one that cannot be read is paid ``unread`` instead
+    won     share of the judge's verdicts for its side. What one debater wins, the other one loses
+    paid    won − over · min(1, max(0, words − limit) / limit), or ``unread`` for a speech that cannot be read
 
-``won`` is constant-sum, ``paid`` is what is learned from: the word limit and the format cost nobody else.
+The debaters learn from ``paid``, so that the word limit and the format cost only the one who breaks them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cotrain.rollout.event_loop import gather
 from cotrain.rollout.protocols import attempts
 from cotrain.rollout.role import Turn
 from cotrain.rollout.runner import RoleHandle, Roles
-from cotrain.rollout.verifier_roles import guarded_fields
+from cotrain.rollout.verifier_roles import fields_to_show
 
 SIDES = ("alice", "bob")
 WON = Signal("won", meaning="share of the judge's verdicts that a speech wins")
@@ -51,6 +51,7 @@ class Accusation:
 
 
 def parse_accusation(text: str, fields: Mapping[str, Any]) -> Accusation | ParseFailure:
+    """The accusation of one of ``count`` steps, a field of the prompt."""
     spoken = without_thought(text)
     if isinstance(spoken, ParseFailure):
         return spoken
@@ -66,11 +67,11 @@ def parse_accusation(text: str, fields: Mapping[str, Any]) -> Accusation | Parse
 
 
 def debate_shares(hits: Sequence[bool | None]) -> tuple[float, float]:
-    """Return what each of two debaters wins from a judge who checks one accusation, each as likely; they add up to 1.
+    """The chance with which each of two debaters wins from a judge who checks one accusation, each as likely.
 
-    ``hits``: is the step that a debater accuses wrong; None where it accuses nobody because it is not heard.
+    ``hits``: for each debater, whether the step that it accuses is wrong; None for one who does not speak.
     """
-    wins_of_first = []  # at each accusation that may be checked
+    wins_of_first = []  # 1 or 0 for each accusation that may be checked
     for side, hit in enumerate(hits):
         if hit is None:
             continue
@@ -80,7 +81,7 @@ def debate_shares(hits: Sequence[bool | None]) -> tuple[float, float]:
 
 
 def speech_pay(won: float, words: int, limit: int, over: float) -> float:
-    """Return what a speech of so many words earns that wins this share; ``limit`` 0 is none."""
+    """The reward of a speech that wins this share, with its number of words. ``limit`` 0: no limit."""
     if not limit:
         return won
     share_over = max(0, words - limit) / limit
@@ -117,14 +118,14 @@ async def argue(
     over: float = 1.0,
     unread: float = -1.0,
 ) -> None:
-    """One debate of ``turns`` simultaneous turns, where the ``drafts`` solutions hold a right and a wrong one whose
-    steps are known.
+    """One debate of ``turns`` turns, in each of which both sides speak at once.
 
-    Prefix, then diverge: a turn and a side, the speaker, are drawn. All before that turn is said once. There the
-    speaker speaks ``samples`` times and is paid, and the other side speaks once. Each speech has ``leaves``
-    continuations of its own, whose outcomes are averaged (a speech of the last turn has none). The judge looks at the
-    last accusation of a side. ``jury``: votes of the role ``judge``; 0 for the judge who checks one step. ``words``:
-    the limit of a speech, 0 for none.
+    There is one only where the ``drafts`` solutions hold a right and a wrong one whose steps are known. A turn and a
+    side, the speaker, are drawn. All before that turn is said once. There the speaker speaks ``samples`` times and is
+    paid, and the other side speaks once. Each speech has ``leaves`` continuations of its own, whose outcomes are
+    averaged; a speech of the last turn has none. The judge looks at the last accusation of each side.
+
+    ``jury``: votes of the role ``judge``; 0: the judge checks one step. ``words``: limit of a speech, 0 for none.
     """
     right, wrong = await _draft_pair(task, roles, drafts)
     if right is None or wrong is None:
@@ -181,7 +182,8 @@ async def argue(
 
 
 async def _draft_pair(task: Task, roles: Roles, drafts: int) -> tuple[Turn | None, Turn | None]:
-    """The first right and the first wrong one of so many solutions whose steps are known; None where there is none."""
+    """The first right and the first wrong one of ``drafts`` solutions whose steps are graded; None where there is
+    none."""
     right = wrong = None
     for solution in await attempts(task, roles, drafts):
         if not solution.parsed.ok or STEP_OK.of(solution) is None:
@@ -193,8 +195,8 @@ async def _draft_pair(task: Task, roles: Roles, drafts: int) -> tuple[Turn | Non
     return right, wrong
 
 
-Pair = tuple[Turn | None, Turn | None]  # what each side says in one turn, None where it is not heard
-Line = list[Pair]  # what was said so far
+Pair = tuple[Turn | None, Turn | None]  # the speeches of both sides in one turn; None for a side that does not speak
+Line = list[Pair]  # the turns of a debate so far
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +209,7 @@ class DebateGame:
     limit: int  # words of a speech, 0 for no limit
 
     def ask_side(self, line: Line, side: int, n: int) -> Coroutine[Any, Any, list[Turn]]:
-        """A side speaks ``n`` times after all that was said."""
+        """``n`` speeches of a side, after the turns of ``line``."""
         other = 1 - side
         accused = self.mine[other]
         earlier = [f"Mine {_accused_step(pair[side])} Other {_accused_step(pair[other])}" for pair in line]
@@ -223,7 +225,7 @@ class DebateGame:
         )
 
     async def play_turn(self, lines: Sequence[Line], speaking_sides: Sequence[int]) -> list[Line]:
-        """These lines with one more turn, all of which are spoken at once."""
+        """Each of these lines with one more turn; all speeches are sampled at once."""
         calls = []
         for line in lines:
             for side in speaking_sides:
@@ -241,7 +243,7 @@ class DebateGame:
         return longer_lines
 
     def record_side(self, speeches: Sequence[Turn], side: int) -> None:
-        """Record what the speeches of a side say, and whether it is true."""
+        """Record what speeches of a side say, and whether it is true."""
         for turn in speeches:
             turn.add_metadata(RIGHT_SIDE, CORRECT.require(self.mine[side]))
             record_speech(turn, STEP_OK.require(self.mine[1 - side]))
@@ -263,20 +265,19 @@ class DebateGame:
         return shares
 
     def ask_jury(self, line: Line, votes: int) -> Coroutine[Any, Any, list[Turn]]:
-        """A model reads both solutions and the last speech for each."""
+        """``votes`` of a model that reads both solutions, and the last speech for each."""
         texts = []
         for solution, speech in zip(self.mine, line[-1], strict=True):
             texts.append(solution.tagged_text + accusation_text(speech, "The other is wrong"))
         first, second = texts
         judge: RoleHandle = self.roles.judge
-        fields = {"first": first, "second": second}
-        if "nonce" in judge.fields:
-            fields = guarded_fields(self.roles.nonce(self.mine[0]), first=first, second=second)
+        fields = fields_to_show(judge.fields, self.roles.nonce(self.mine[0]), first=first, second=second)
         return judge.many(votes, parent=self.mine[0], problem=self.task.prompt, **fields)
 
 
 def record_speech(turn: Turn, steps: Sequence[bool] | None) -> None:
-    """Record which step is accused, and whether that step is wrong, where that is known."""
+    """Record what an accusation says, and whether it is true. ``steps``: whether each step that it may accuse is right;
+    None where that is not known."""
     accused_step = None
     if turn.parsed.ok:
         accused_step = turn.parsed.step
@@ -305,7 +306,8 @@ def _accused_step(turn: Turn | None) -> str:
 
 
 def _first_side_vote(turn: Turn, truth: bool) -> float:
-    """A vote for the first side as 0 or 1; one that cannot be read is a half."""
+    """1 for a vote for the first side, 0 for one against it, ½ for one that cannot be read. ``truth``: whether the
+    first side is right."""
     turn.add_metadata(CORRECT, truth)
     if not turn.parsed.ok:
         turn.add_finding(FAILURE, turn.parsed.reason)

@@ -1,21 +1,22 @@
 """Debate: two sides, one policy, and a judge who can check one step, or who reads and votes; rewards are constant-sum.
 
-After Irving et al. 2018 (arXiv 1805.00899) and Arnesen et al. 2024 (arXiv 2409.16636): of a right and a wrong solution
-of a frozen author each debater defends one, by a draw, and points at the step of the other's that it says is wrong.
+After Irving et al. 2018 (arXiv 1805.00899) and Arnesen et al. 2024 (arXiv 2409.16636). A frozen author writes a right
+and a wrong solution. One policy plays both debaters; each defends one of the solutions, by a draw, and names a step of
+the other one that it says is wrong. With r the share of the judge's verdicts for a debater's side, a speech earns r,
+less a penalty for words beyond the limit, or −1 if it cannot be read. The judge is not trained:
 
-    judge="budget"   checks one step: one of the two that are accused, each as likely
-    judge="frozen"   a model reads and votes ``votes`` times; r is its share
+    judge="budget"   checks one step, one of the two that are named, each as likely
+    judge="frozen"   a model reads both sides and votes ``votes`` times
 
-Prefix, then diverge: one ply is drawn; all before it is said once, and there ``group_size`` speeches are compared with
-each other. A speech is paid r or 1 − r, less a soft penalty for words beyond the limit; −1 if it cannot be read.
-``by="dpo"`` is DPO+ on such branches in place of RL.
+In each debate one speech is drawn to be learned from: all before it is said once, and ``group_size`` speeches are
+sampled in its place and compared with each other, by Dr. GRPO, or with ``by="dpo"`` by DPO+.
 
-The control: ``consultancy`` has one debater on a drawn side. ``judged`` is the share of verdicts for the right
-solution; ``judge/mcc`` says how true verdicts are. ``cotrain xplay --seats`` lets debaters of other steps and seeds
-meet. The zoo's `debate_solve` has a critic against the solver's own solution.
+The control ``consultancy`` has one debater alone, on a drawn side. ``judged_right`` is the share of verdicts for the
+right solution, and ``judge/mcc`` says how true the judge's verdicts are. ``cotrain xplay --seats`` lets debaters of
+other steps and seeds meet. The zoo's `debate_solve` has a critic against the solver's own solution.
 
-Different from the papers: a claim is the number of a step, with an argument that only a judge who reads hears;
-``shipped-games`` was taught to accuse by a program that points anywhere. Left out: a judge who is trained.
+What differs from the papers: a claim is the number of a step, with an argument that only a judge who reads hears. The
+default model ``shipped-games`` was taught to accuse by a program that names any step. Left out: a judge who is trained.
 """
 
 from __future__ import annotations
@@ -31,41 +32,45 @@ from cotrain import (
     Recipe,
     Role,
     RunConfig,
-    Sampling,
     alternate,
     frozen,
     measure_solver,
     recipe,
     snapshot,
 )
+from cotrain.algorithms.contract import Algorithm
 from cotrain.algorithms.dpo import Preference
 from cotrain.algorithms.grpo import DrGRPO
 from cotrain.config.policies import Policy
 from cotrain.core.arguments import Share, Weight, at_least
-from cotrain.metrics.heldout import measure_metadata, measure_verifier
+from cotrain.metrics.heldout import Measure, measure_metadata, measure_verifier
 from cotrain.recipes.debate.debates import HIT, JUDGED_RIGHT, PAID, SIDES, argue, parse_accusation
 from cotrain.recipes.debate.prompts import ACCUSE, ACCUSE_FULL, ACCUSE_ON, ACCUSE_ON_FULL
 from cotrain.rollout import common_roles, verifier_roles
 
-LIMITS = 4, 100  # words of a speech: of models that name a step and no more, and of others
-MOST = 64, 256  # tokens of a speech without a limit
+# Of a speech: the default limit of words, and the most tokens where there is no limit. Models with terse prompts were
+# taught to name a step and no more.
+TERSE_WORDS = 4
+FULL_WORDS = 100
+TERSE_TOKENS = 64
+FULL_TOKENS = 256
 
 
 @recipe(model="shipped-games", kl=0.0, evaluation_tasks=64, steps=60)
 def debate(
     run: RunConfig,
     *,
-    judge: Literal["budget", "frozen"] = "budget",  # checks one step, or reads and votes
-    votes: int = 8,  # of a model that judges
+    judge: Literal["budget", "frozen"] = "budget",  # budget: checks one step; frozen: a model reads and votes
+    votes: int = 8,  # votes of a model that judges
     consultancy: bool = False,  # one debater alone, on a drawn side
-    by: Literal["rl", "dpo"] = "rl",  # what learns from the branches
-    turns: int = 1,  # of both sides at once
+    by: Literal["rl", "dpo"] = "rl",  # how the debater learns from the compared speeches
+    turns: int = 1,  # turns of a debate; in each both sides speak at once
     leaves: int = 1,  # continuations of a speech that is not the last, whose outcomes are averaged
     words: int | None = None,  # limit of a speech, 0 for none (default: 100; 4 for the shipped models)
-    over: float = 1.0,  # what a speech pays that is twice as long
-    unread: float = -1.0,  # what is paid for one that cannot be read
-    drafts: int = 4,  # solutions of a problem that a pair is taken from
-    iteration: int = 20,  # updates of DPO+ with one reference
+    over: float = 1.0,  # penalty of a speech of twice the limit, or more
+    unread: float = -1.0,  # reward of a speech that cannot be read
+    drafts: int = 4,  # solutions of a problem, from which the right and the wrong one are taken
+    iteration: int = 20,  # updates after which DPO+'s reference is renewed
     beta: Weight = 0.5,  # β of DPO+
     gamma: Weight = 0.0,  # γ of its soft labels; 0: the paper's, 7, and 10 for a consultancy
     sft: Share = 0.005,  # share of the better speech's cross-entropy in its loss
@@ -77,21 +82,24 @@ def debate(
     branches = Branches(by=by, iteration=iteration, beta=beta, soft=soft, sft=sft)
     check_speeches("debate", run, branches, limit, over)
     common_roles.check_taught("debate", run.model)
-    prompts = (ACCUSE, ACCUSE_FULL) if turns == 1 else (ACCUSE_ON, ACCUSE_ON_FULL)
-    generates = speaker_role("debater", run.model, limit, *prompts)
+
+    if turns == 1:
+        debater = speaker_role("debater", run.model, limit, ACCUSE, ACCUSE_FULL)
+    else:
+        debater = speaker_role("debater", run.model, limit, ACCUSE_ON, ACCUSE_ON_FULL)
     policies = branches.policies(run)
-    roles = {"solver": common_roles.solver("author", run.model), **dict.fromkeys(SIDES, generates)}
-    measures = (
-        measure_solver("solver", 8),
-        *(measure_metadata(side, note) for side in SIDES for note in (JUDGED_RIGHT, HIT)),
-    )
+    roles = {"solver": common_roles.solver("author", run.model), "alice": debater, "bob": debater}
+    measures: list[Measure] = [measure_solver("solver", 8)]
+    for side in SIDES:
+        measures.append(measure_metadata(side, JUDGED_RIGHT))
+        measures.append(measure_metadata(side, HIT))
     if judge == "frozen":
         policies["judge"] = frozen(run.model)
         roles["judge"] = verifier_roles.comparer("judge", run.model)
-        measures += (measure_verifier("judge"),)
+        measures.append(measure_verifier("judge"))
     policies["author"] = frozen(run.model)
-    objectives = {"debater": branches.objective(run, "alice", "bob")}
-    play = partial(
+
+    protocol = partial(
         argue,
         words=limit,
         over=over,
@@ -101,48 +109,56 @@ def debate(
         consultancy=consultancy,
         turns=turns,
     )
-    branching = partial(play, samples=run.group_size, leaves=leaves)
-    phase = Phase(name="debate", protocol=branching, objectives=tuple(objectives), group_size=1)
+    phase = Phase(
+        name="debate",
+        protocol=partial(protocol, samples=run.group_size, leaves=leaves),
+        objectives=("debater",),
+        group_size=1,  # the protocol samples a group of speeches itself
+    )
+
+    name = "debate"
+    if consultancy:
+        name += "-consultancy"
+    if by == "dpo":
+        name += "-dpo"
     return run.recipe(
-        f"debate{'-consultancy' if consultancy else ''}{'-dpo' if by == 'dpo' else ''}",
+        name,
         policies=policies,
         roles=roles,
-        objectives=objectives,
+        objectives={"debater": branches.objective(run, "alice", "bob")},
         schedule=alternate(phase, ratio=(1,)),
-        evaluate=play,
-        measures=measures,
+        evaluate=protocol,
+        measures=tuple(measures),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Branches:
-    """How the debater, whose policy is all debaters', learns from speeches that branch off from one beginning."""
+    """How the policy of the debaters learns from speeches that continue the same beginning: by RL or by DPO+."""
 
     by: Literal["rl", "dpo"]
-    iteration: int  # of DPO+, as all that follows
-    beta: float
-    soft: float
-    sft: float
+    iteration: int  # updates with one reference, for DPO+ as all that follow
+    beta: float  # β
+    soft: float  # γ of the soft labels
+    sft: float  # share of the better speech's cross-entropy in the loss
 
     def policies(self, run: RunConfig) -> dict[str, Policy]:
-        """The debater, and what it is held to."""
+        """The policy of the debaters, and the reference of its loss."""
         if self.by == "rl":
             return {"debater": run.learner(), **run.reference_policies()}
         before = snapshot(run.model, of="debater", every=self.iteration)
         return {"debater": run.learner(), "before": before}
 
-    def objective(self, run: RunConfig, on: str, *also: str) -> Objective:
+    def objective(self, run: RunConfig, role: str, *extra_roles: str) -> Objective:
+        """The objective of the policy, which plays these roles."""
+        learn: Algorithm
         if self.by == "rl":
-            return Objective(
-                policy="debater",
-                role=on,
-                extra_roles=also,
-                algorithm=DrGRPO(reward_weights={PAID: 1.0}, kl=run.kl_penalty()),
+            learn = DrGRPO(reward_weights={PAID: 1.0}, kl=run.kl_penalty())
+        else:
+            learn = Preference(
+                policy="debater", reference="before", better=PAID, betas=(self.beta,), soft=self.soft, sft=self.sft
             )
-        prefer = Preference(
-            policy="debater", reference="before", better=PAID, betas=(self.beta,), soft=self.soft, sft=self.sft
-        )
-        return Objective(policy="debater", role=on, extra_roles=also, algorithm=prefer)
+        return Objective(policy="debater", role=role, extra_roles=extra_roles, algorithm=learn)
 
 
 def check_speeches(name: str, run: RunConfig, branches: Branches, limit: int, over: float) -> None:
@@ -162,11 +178,17 @@ def check_speeches(name: str, run: RunConfig, branches: Branches, limit: int, ov
 
 
 def default_limit(model: str) -> int:
-    return LIMITS[not common_roles.is_terse(model)]
+    """The limit of words of a speech, where a user gives none."""
+    return TERSE_WORDS if common_roles.is_terse(model) else FULL_WORDS
 
 
-def speaker_role(policy: str, model: str, limit: int, short_prompt: str, prompt: str) -> Role:
-    """Who accuses a step, with room for the words that it may say."""
-    short = common_roles.is_terse(model)
-    most = Sampling(max_tokens=4 * limit or MOST[not short])
-    return Role(policy=policy, prompt=short_prompt if short else prompt, parse=parse_accusation, sampling=most)
+def speaker_role(policy: str, model: str, limit: int, terse_prompt: str, full_prompt: str) -> Role:
+    """Accuses a step, in a speech of about ``limit`` words; 0: no limit."""
+    return common_roles.make_role(
+        policy,
+        model,
+        terse=common_roles.Prompt(terse_prompt, TERSE_TOKENS),
+        full=common_roles.Prompt(full_prompt, FULL_TOKENS),
+        parse=parse_accusation,
+        max_tokens=4 * limit if limit else None,  # by default those of the prompt
+    )

@@ -1,21 +1,31 @@
 """MAGRPO: several policies, each with its own optimiser, learn from one reward for what they do together.
 
-Liu et al. 2025 (arXiv 2508.04652). ``joint_reward`` is a function of your own: ``agents`` agents see a problem, answer
-at once for ``turns`` turns, each time knowing what all of them said, and the function rewards what they say at a turn
-together. Without it, two agents see half of the numbers each (``recipes/magrpo/halves.py``): both write a message of at
-most 8 tokens at once, hear the other's, and answer at once; the reward of a joint action is the share of the two
-answers that are right. ``recipes/magrpo/tree.py`` has the tree, the pairing of siblings and the returns, with γ = 0.9.
-An answer's advantage is its return minus the mean of its agent at its node; the loss is the sum of −A log π
-over its tokens, without ratio, clip or KL.
+Liu et al. 2025 (arXiv 2508.04652). Each agent is a policy, and all are trained at every step. Agents answer at once,
+turn by turn, and a joint action, which is one answer of each, has one reward. The return of a joint action is its
+reward plus γ = 0.9 times the mean return of what follows (``recipes/magrpo/tree.py``); an answer has the sum over its
+joint actions. The advantage A of an answer is its return minus the mean over the answers of its agent at its node. Its
+loss is the sum of −A log π over its tokens, without importance ratio, clip or KL.
 
-``estimator``: "mean" (MAGRPO), "raw" (MAREINFORCE), "rloo" (MARLOO), "std" (divided by the deviation within agent and
-node, as AT-GRPO, arXiv 2510.11062, and Dr. MAS, arXiv 2602.08847, group answers). Controls: ``silent`` trains without
-messages, the floor that ``Halves.guessing_accuracy`` bounds; ``sees="all"`` shows all numbers to both, the ceiling.
-Evaluation always measures the team without its messages and with the two policies in each other's seat.
+There are two games:
 
-Different from the authors' code: all turns of a step are one update of each policy; sampling is at temperature 1
-without cuts, so that log-probabilities are those of what was sampled (theirs samples at 0.6, top-p 0.6).
-``shipped-games`` was taught the format by a teacher that is often wrong. Left out: the maximum as baseline, critics.
+- ``joint_reward``, a function of your own: ``agents`` agents see a problem and answer for ``turns`` turns, knowing all
+  that was said before. The function rewards what all say at a turn.
+- Without it, two agents see half of the numbers each (``recipes/magrpo/halves.py``). Both write a message of at most 8
+  tokens, hear the other's, and answer with the sum. The reward is the share of the two answers that are right.
+
+Controls are parameters:
+
+- ``estimator``: "mean" (MAGRPO), "raw" (MAREINFORCE: no baseline), "rloo" (MARLOO), and "std", divided by the standard
+  deviation too, as in AT-GRPO (arXiv 2510.11062) and Dr. MAS (arXiv 2602.08847).
+- ``silent``: trains without messages. ``Halves.guessing_accuracy`` is the most that can be reached (floor).
+- ``sees="all"``: both see all numbers (ceiling).
+
+The evaluation also measures the team without messages, and with the two policies in each other's seat.
+
+What differs from the authors' code: all turns of a step are one update of each policy. Sampling is at temperature 1
+without top-p, so that log-probabilities are those of what was sampled; theirs samples at 0.6 with top-p 0.6. The
+default model ``shipped-games`` was taught the format by a teacher that is often wrong. Left out: the maximum as
+baseline, and critics.
 """
 
 from __future__ import annotations
@@ -52,18 +62,18 @@ def magrpo(
     run: RunConfig,
     *,
     pairing: Pairing = "aligned",  # which answers of the agents make a joint action
-    estimator: Literal["mean", "raw", "rloo", "std"] = "mean",  # what is taken off a return
-    gamma: float = 0.9,  # discount of what follows a turn
-    threshold: float | None = None,  # a branch ends where its mean reward is above it
+    estimator: Literal["mean", "raw", "rloo", "std"] = "mean",  # how returns of one agent at one node are compared
+    gamma: float = 0.9,  # discount γ of what follows a turn
+    threshold: float | None = None,  # a branch ends after a node whose mean reward is above it
     silent: bool = False,  # nobody hears a message
     sees: Literal["half", "all"] = "half",  # which numbers an agent sees
     joint_reward: str | JointReward | None = None,  # for any problems: my_file.py:function of the task and all texts
-    agents: Positive = 2,  # how many of them joint_reward rewards together
-    turns: Positive = 2,  # and how often each of them answers
+    agents: Positive = 2,  # number of agents, with joint_reward
+    turns: Positive = 2,  # answers of each agent in one game, with joint_reward
 ) -> Recipe:
     if not 0.0 <= gamma <= 1.0:
         raise ConfigError(f"magrpo: gamma is {gamma}, expected a number in [0, 1]", code="E_SETTING_RANGE")
-    shape: dict[str, Any] = {"samples": run.group_size, "pairing": pairing, "gamma": gamma, "threshold": threshold}
+    tree: dict[str, Any] = {"samples": run.group_size, "pairing": pairing, "gamma": gamma, "threshold": threshold}
     measures: tuple[Measure, ...] = MEASURES
     if joint_reward is not None:
         assert not isinstance(joint_reward, str)  # the recipe has loaded it
@@ -74,29 +84,37 @@ def magrpo(
                 code="E_SETTING_RANGE",
             )
         check_joint_reward(joint_reward)
-        names = tuple(f"agent{i + 1}" for i in range(agents))
+        agent_names = tuple(f"agent{i + 1}" for i in range(agents))
         roles = agent_roles(agents, turns)
         measures = (measure_joint_reward,)
         evaluate: RolloutFn = partial(act_together, reward=joint_reward, agents=agents, turns=turns)
-        play: RolloutFn = partial(evaluate, **shape)
+        protocol: RolloutFn = partial(evaluate, **tree)
     else:
         run = replace(run, tasks=_halves_of(run, agents, turns))
-        names = AGENTS
+        agent_names = AGENTS
         roles = halves_roles(run.model)
         evaluate = partial(together_and_apart, sees=sees, silent=silent)
-        play = partial(cooperate, sees=sees, silent=silent, **shape)
-    by = partial(
-        PolicyGradient, advantage=ESTIMATORS[estimator], loss=ScoreFunction(), normalise="constant", constant=1.0
-    )
+        protocol = partial(cooperate, sees=sees, silent=silent, **tree)
+
+    # Each agent learns from its turns: those of the first turn have a role of their own.
     policies = {**run.reference_policies()}
     objectives = {}
-    for agent in names:
+    for agent in agent_names:
         policies[agent] = run.learner()
-        later = tuple(name for name in (f"{agent}_answer",) if name in roles)
-        objectives[agent] = Objective(
-            policy=agent, role=agent, extra_roles=later, algorithm=by(reward_weights={JOINT: 1.0}, kl=run.kl_penalty())
+        later_role = f"{agent}_answer"
+        learn = PolicyGradient(
+            reward_weights={JOINT: 1.0},
+            advantage=ESTIMATORS[estimator],
+            loss=ScoreFunction(),
+            normalise="constant",
+            constant=1.0,
+            kl=run.kl_penalty(),
         )
-    phase = Phase(name="team", protocol=play, objectives=names, group_size=1)
+        objectives[agent] = Objective(
+            policy=agent, role=agent, extra_roles=(later_role,) if later_role in roles else (), algorithm=learn
+        )
+
+    phase = Phase(name="team", protocol=protocol, objectives=agent_names, group_size=1)  # ``tree`` samples groups
     return run.recipe(
         f"magrpo-{pairing}",
         policies=policies,
@@ -109,7 +127,7 @@ def magrpo(
 
 
 def _halves_of(run: RunConfig, agents: int, turns: int) -> Halves:
-    """The problems of two agents without a reward function."""
+    """The problems of the game without a reward function. Raises ConfigError for settings that it cannot have."""
     source = Halves() if run.tasks is None else run.tasks
     if not isinstance(source, Halves):
         raise ConfigError(

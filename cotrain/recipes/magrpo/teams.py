@@ -1,14 +1,14 @@
-"""Two agents who act at once, hear of each other, and are rewarded together: the game of MAGRPO (arXiv 2508.04652).
+"""Two agents see half of the numbers each, write each other a message, and are rewarded together for the sum.
 
-::
+It is a tree of MAGRPO (arXiv 2508.04652) with two turns, which ``recipes/magrpo/tree.py`` plays::
 
-    node 0     alice, bob: ``samples`` messages each, of what each sees (roles ``alice`` and ``bob``)
-    joint      message k of one with message k of the other (aligned), or with every one (crossed)
-    node j     alice_answer, bob_answer: ``samples`` answers each, of what each sees, said and heard
-    reward     of a joint action of answers: the share of the two that are right; messages have none
+    first node      alice and bob write ``samples`` messages each, from what each sees (roles ``alice``, ``bob``)
+    joint actions   message k of one with message k of the other (aligned), or with every message (crossed)
+    child nodes     alice and bob write ``samples`` answers each, from what each sees, said and heard (roles
+                    ``alice_answer``, ``bob_answer``)
+    reward          of a joint action of answers: the share of the two that are right. Messages have reward 0
 
-``recipes/magrpo/tree.py`` plays it. The authors' default of −0.2 as ``threshold`` ends every branch after its first
-turn where rewards are not negative.
+So the authors' default ``threshold`` of −0.2 would end every branch after the messages.
 """
 
 from __future__ import annotations
@@ -18,25 +18,28 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from cotrain.core.arguments import Positive
-from cotrain.core.notes import ANSWER, CORRECT, FAILURE, Metadata
+from cotrain.core.notes import CORRECT, Metadata
 from cotrain.core.signals import gives
-from cotrain.core.types import ParseFailure, Sampling, Task
+from cotrain.core.types import ParseFailure, Task
 from cotrain.formats.answers import final_answer
 from cotrain.metrics.heldout import measure_metadata
 from cotrain.recipes.magrpo.halves import HalvesGrader, halves_grader_of
 from cotrain.recipes.magrpo.joint import Pairing
 from cotrain.recipes.magrpo.tree import JOINT, JointActions, Path, play_tree
-from cotrain.rollout.common_roles import is_terse
+from cotrain.rollout.common_roles import Prompt, make_role
+from cotrain.rollout.protocols import show_answer
 from cotrain.rollout.role import Role, Turn
 from cotrain.rollout.runner import Roles
 
-Sees = Literal["half", "all"]  # numbers of an agent
+Sees = Literal["half", "all"]  # which numbers an agent sees
 AGENTS = ("alice", "bob")
 MESSAGE_TOKENS = 8
 BOTH = Metadata[bool]("both", bool, "are both answers right")
 TELLS = Metadata[bool]("tells", bool, "is the message the sum of what its author sees")
 
-TEAMS = ("", "silent_", "swapped_")  # prefixes of their roles
+# Three teams are evaluated, whose roles have these prefixes: as it is trained, without messages, and with the two
+# policies in each other's seat.
+TEAMS = ("", "silent_", "swapped_")
 MEASURES = (
     *(measure_metadata(f"{prefix}{agent}_answer", CORRECT) for prefix in TEAMS for agent in AGENTS),
     *(measure_metadata(f"{prefix}alice_answer", BOTH) for prefix in TEAMS),
@@ -63,27 +66,34 @@ class ParsedSum:
 
 
 def parse_sum(text: str, fields: Mapping[str, Any]) -> ParsedSum | ParseFailure:
-    said = final_answer(text)
-    return ParseFailure(reason="no answer") if said is None else ParsedSum(answer=said)
+    answer = final_answer(text)
+    if answer is None:
+        return ParseFailure(reason="no answer")
+    return ParsedSum(answer=answer)
 
 
 def halves_roles(model: str) -> dict[str, Role]:
-    """Those of the team, and of the team without messages and swapped, as ``together_and_apart`` names them."""
-    policies = {prefix: AGENTS[:: -1 if prefix == "swapped_" else 1] for prefix in TEAMS}
-    made = [team_roles(dict(zip(AGENTS, of, strict=True)), model, prefix) for prefix, of in policies.items()]
-    return made[0] | made[1] | made[2]
+    """The roles of all three teams."""
+    alice, bob = AGENTS
+    in_own_seats = {alice: alice, bob: bob}  # agent → policy that plays it
+    roles = team_roles(in_own_seats, model)
+    roles |= team_roles(in_own_seats, model, "silent_")
+    roles |= team_roles({alice: bob, bob: alice}, model, "swapped_")
+    return roles
 
 
 def team_roles(policies: Mapping[str, str], model: str, prefix: str = "") -> dict[str, Role]:
-    """The four roles, with a ``prefix`` to their names; ``policies``: of each agent."""
-    short = is_terse(model)
-    prompts = (MESSAGE, ANSWERED) if short else (MESSAGE_FULL, ANSWERED_FULL)
-    told = Sampling(max_tokens=MESSAGE_TOKENS)
-    asked = Sampling(max_tokens=8 if short else 256)
+    """The four roles of a team, with a ``prefix`` to their names. ``policies``: agent → policy that plays it."""
+    message_full = Prompt(MESSAGE_FULL, MESSAGE_TOKENS)
+    message_terse = Prompt(MESSAGE, MESSAGE_TOKENS)
+    answer_full = Prompt(ANSWERED_FULL, 256)
+    answer_terse = Prompt(ANSWERED, 8)
     roles = {}
     for agent, policy in policies.items():
-        roles[f"{prefix}{agent}"] = Role(policy=policy, prompt=prompts[0], sampling=told)
-        roles[f"{prefix}{agent}_answer"] = Role(policy=policy, prompt=prompts[1], parse=parse_sum, sampling=asked)
+        roles[f"{prefix}{agent}"] = make_role(policy, model, terse=message_terse, full=message_full, parse=None)
+        roles[f"{prefix}{agent}_answer"] = make_role(
+            policy, model, terse=answer_terse, full=answer_full, parse=parse_sum
+        )
     return roles
 
 
@@ -95,14 +105,15 @@ class HalvesTeam:
     roles: Roles
     samples: int
     sees: Sees
-    silent: bool
-    prefix: str
+    silent: bool  # nobody hears a message
+    prefix: str  # of the team's roles, see ``TEAMS``
 
     @property
     def halves_grader(self) -> HalvesGrader:
         return halves_grader_of(self.task)
 
     def visible_numbers(self, agent: int) -> str:
+        """What an agent sees, as its prompt has it."""
         if self.sees == "half":
             return self.halves_grader.view(agent)
         return f"{self.halves_grader.view(0)}, {self.halves_grader.view(1)}"
@@ -112,21 +123,23 @@ class HalvesTeam:
         seen = self.visible_numbers(agent)
         if node is None:
             return getattr(self.roles, name).many(self.samples, seen=seen)
-        messages = [turn.text.strip() or "nothing" for turn in said[0]]
-        own_message = messages[agent]
-        heard_message = "nothing" if self.silent else messages[1 - agent]
+
+        [messages] = said  # one turn so far: a message of each agent
+        texts = [message.text.strip() or "nothing" for message in messages]
+        heard = "nothing" if self.silent else texts[1 - agent]
         role = getattr(self.roles, f"{name}_answer")
         group = f"{node}/{AGENTS[agent]}"
-        return role.many(self.samples, group=group, seen=seen, said=own_message, heard=heard_message)
+        return role.many(self.samples, group=group, seen=seen, said=texts[agent], heard=heard)
 
     async def reward_actions(self, answers: list[list[Turn]], joint: JointActions, turn: int) -> list[float | None]:
-        """The share of a joint action's answers that are right; messages have no reward. An answer that could not be
-        graded fails and counts as wrong for its partner."""
+        """0 for messages; for answers the share of the two that are right. An answer that could not be graded fails,
+        and counts as wrong in its partner's reward."""
         if turn == 0:
             for seen, messages in zip(self.halves_grader.seen, answers, strict=True):
                 for message in messages:
                     message.add_metadata(TELLS, message.text.strip() == str(sum(seen)))
             return [0.0] * len(joint)
+
         first_answers, second_answers = answers
         first_right = [await self._grade_turn(answer) for answer in first_answers]
         second_right = [await self._grade_turn(answer) for answer in second_answers]
@@ -135,15 +148,13 @@ class HalvesTeam:
         return [(first_right[i] + second_right[j]) / 2 for i, j in joint]
 
     async def _grade_turn(self, turn: Turn) -> bool:
+        """Whether an answer is right; False where it could not be graded."""
         grade = await self.roles.grade(self.task, turn)
         if grade.value is None:
             turn.fail(grade.reason or "ungraded")
             return False
         turn.add_metadata(CORRECT, grade.value)
-        if turn.parsed.ok:
-            turn.add_finding(ANSWER, turn.parsed.answer)
-        else:
-            turn.add_finding(FAILURE, turn.parsed.reason)
+        show_answer(turn)
         return grade.value
 
 
@@ -159,8 +170,8 @@ async def cooperate(
     sees: Sees = "half",
     silent: bool = False,
 ) -> None:
-    """The tree above, to be learned from. ``sees`` "all": both see all numbers, the ceiling; ``silent``: nobody hears
-    anything, the floor."""
+    """The tree above, with rewards. ``sees="all"``: both see all numbers (ceiling). ``silent``: nobody hears a message
+    (floor)."""
     team = HalvesTeam(task=task, roles=roles, samples=samples, sees=sees, silent=silent, prefix="")
     shape = {"agents": 2, "turns": 2, "samples": samples}
     for turn, value in await play_tree(team, **shape, pairing=pairing, gamma=gamma, threshold=threshold):
@@ -168,8 +179,8 @@ async def cooperate(
 
 
 async def together_and_apart(task: Task, roles: Roles, *, sees: Sees = "half", silent: bool = False) -> None:
-    """To measure, without rewards: the team as it is trained; without messages; and with the two policies in each
-    other's seat. The roles have the prefixes "", "silent_" and "swapped_"."""
-    for prefix, mute in zip(TEAMS, (silent, True, silent), strict=True):
-        team = HalvesTeam(task=task, roles=roles, samples=1, sees=sees, silent=mute, prefix=prefix)
+    """The evaluation, without rewards: the three teams of ``TEAMS``, one after the other."""
+    for prefix in TEAMS:
+        is_silent = silent or prefix == "silent_"
+        team = HalvesTeam(task=task, roles=roles, samples=1, sees=sees, silent=is_silent, prefix=prefix)
         await play_tree(team, agents=2, turns=2, samples=1)

@@ -1,17 +1,20 @@
 """A critic points at a step of the solver's own solution, and a judge believes the solution or not.
 
-After Kenton et al. 2026, "Debate Training Reduces Reward Hacking in RLAIF". One policy writes the solution and speaks
-about it; ``contests.py`` has the game, and ``cotrain.recipes.debate`` the game of two solutions, with the rules of
-speeches that both share.
+After Kenton et al. 2026, "Debate Training Reduces Reward Hacking in RLAIF". One policy is trained in two roles: the
+solver writes a solution, and the critic, bob, speaks about it. The solver earns the share of the judge's verdicts that
+believe the solution, and bob the rest (``contests.py`` has the game). The judge is not trained:
 
     judge="budget"   checks one step: the one that bob names
     judge="frozen"   a model reads and votes ``votes`` times
 
-Controls: ``critic="consultant"`` speaks for or against the solution, by a draw; ``critic="none"`` is RLAIF: the same
-judge, who then checks a drawn step, pays the solver alone. ``critic="reviewer"``: bob reviews each step as a verifier
-does, and accuses the first that it calls wrong, which all shipped models know how to do.
+Controls are parameters:
 
-Left out: a judge who is trained.
+- ``critic="consultant"``: bob speaks for or against the solution, by a draw.
+- ``critic="none"``: RLAIF. Nobody speaks; the judge checks a drawn step, and pays the solver alone.
+- ``critic="reviewer"``: bob reviews each step as a verifier does, and accuses the first that it calls wrong. All
+  shipped models know how to do this.
+
+``cotrain.recipes.debate`` has the game of two solutions, and the rules of speeches. Left out: a judge who is trained.
 """
 
 from __future__ import annotations
@@ -34,23 +37,23 @@ from cotrain_zoo.debate_solve.prompts import CHECK_STEP, CRITICISE, CRITICISE_FU
 def debate_solve(
     run: RunConfig,
     *,
-    judge: Literal["budget", "frozen"] = "budget",  # checks one step, or reads and votes
-    votes: int = 8,  # of a model that judges
+    judge: Literal["budget", "frozen"] = "budget",  # budget: checks one step; frozen: a model reads and votes
+    votes: int = 8,  # votes of a model that judges
     critic: Literal["opponent", "reviewer", "consultant", "none"] = "opponent",  # who speaks about the solution
-    by: Literal["rl", "dpo"] = "rl",  # what learns from the branches
+    by: Literal["rl", "dpo"] = "rl",  # how the policy learns from what is compared
     words: int | None = None,  # limit of a speech, 0 for none (default: 100; 4 for the shipped models; of reviews 0)
-    over: float = 1.0,  # what a speech pays that is twice as long
-    unread: float = -1.0,  # what is paid for one that cannot be read
-    iteration: int = 20,  # updates of DPO+ with one reference
+    over: float = 1.0,  # penalty of a speech of twice the limit, or more
+    unread: float = -1.0,  # reward of a speech or a solution that cannot be read
+    iteration: int = 20,  # updates after which DPO+'s reference is renewed
     beta: Weight = 0.5,  # β of DPO+
     gamma: Weight = 0.0,  # γ of its soft labels; 0: the paper's, 7, and 10 for a consultant
     sft: Share = 0.005,  # share of the better speech's cross-entropy in its loss
 ) -> Recipe:
     at_least(1, "debate_solve", votes=votes, iteration=iteration)
-    reviews = critic == "reviewer"
+    is_reviewer = critic == "reviewer"
     if words is not None:
         limit = words
-    elif reviews:
+    elif is_reviewer:
         limit = 0
     else:
         limit = default_limit(run.model)
@@ -60,7 +63,7 @@ def debate_solve(
     if critic in ("opponent", "consultant"):
         common_roles.check_taught("debate_solve", run.model)
 
-    if reviews:
+    if is_reviewer:
         critic_role = replace(common_roles.verifier("debater", run.model), parse=parse_review_as_accusation)
     else:
         critic_role = speaker_role("debater", run.model, limit, CRITICISE, CRITICISE_FULL)
@@ -77,7 +80,7 @@ def debate_solve(
     learning_roles = ("solver",) if critic == "none" else ("solver", "bob")
     objectives = {"debater": branches.objective(run, *learning_roles)}
     speaker: Critic = "opponent" if critic == "reviewer" else critic
-    play = partial(
+    protocol = partial(
         contest,
         words=limit,
         over=over,
@@ -85,15 +88,26 @@ def debate_solve(
         jury=votes if judge == "frozen" else 0,
         critic=speaker,
     )
-    branching = partial(play, samples=run.group_size)
-    phase = Phase(name="debate", protocol=branching, objectives=tuple(objectives), group_size=1)
-    kind = {"consultant": "-consultancy", "none": "-rlaif"}.get(critic, "")
+    phase = Phase(
+        name="debate",
+        protocol=partial(protocol, samples=run.group_size),
+        objectives=tuple(objectives),
+        group_size=1,  # the protocol samples a group of solutions or speeches itself
+    )
+
+    name = "debate-solve"
+    if critic == "consultant":
+        name += "-consultancy"
+    elif critic == "none":
+        name += "-rlaif"
+    if by == "dpo":
+        name += "-dpo"
     return run.recipe(
-        f"debate-solve{kind}{'-dpo' if by == 'dpo' else ''}",
+        name,
         policies=policies,
         roles=roles,
         objectives=objectives,
         schedule=alternate(phase, ratio=(1,)),
-        evaluate=play,
+        evaluate=protocol,
         measures=(measure_solver("solver", 8), measure_verifier("judge"), measure_metadata("bob", HIT)),
     )
