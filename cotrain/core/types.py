@@ -271,7 +271,8 @@ def kind_of_failure(failure: str) -> str:
 
 
 # A protocol: an async function of a task, of the roles of one episode, and of the stores that its phase names. Its
-# result is ignored. Options are bound to it by keyword, as in ``partial(solve_then_verify, reviews=8)``.
+# result is ignored. Options are bound to it by keyword, as in ``partial(solve_then_verify, reviews=8)``: type checkers
+# hold them against the protocol's signature, and ``check_protocol`` does when the recipe is built.
 RolloutFn = Callable[..., Coroutine[Any, Any, Any]]
 
 

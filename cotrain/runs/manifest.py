@@ -189,11 +189,12 @@ def _file_difference(path: Path, expected: FileDigest, *, beginning: bool = Fals
     if beginning and expected.bytes == 0:
         return None
     try:
-        return _content_difference(path, expected, beginning=beginning)
+        difference = _content_difference(path, expected, beginning=beginning)
     except FileNotFoundError:
-        return "it is missing"
+        difference = "it is missing"
     except OSError as error:
-        return (error.strerror or str(error)).lower()
+        difference = (error.strerror or str(error)).lower()
+    return difference
 
 
 def _content_difference(path: Path, expected: FileDigest, *, beginning: bool) -> str | None:

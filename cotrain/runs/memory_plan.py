@@ -485,12 +485,14 @@ def fit_to_memory(recipe: Recipe, device: str, memory: Memory | None = None) -> 
     usable = USABLE_SHARE * memory.available
     with_fewer_rows = None if estimate.total_memory <= usable else _with_fewer_rows(estimate, usable)
     if with_fewer_rows is None:
-        return recipe, _shortage_notes(estimate, memory)
-    recipe, rows = with_fewer_rows
-    return recipe, [
-        f"note: at most {count_of(rows, 'answer')} at a time, as {bytes_text(memory.available)} are available; --set "
-        "policies.NAME.rows=N chooses otherwise"
-    ]
+        notes = _shortage_notes(estimate, memory)
+    else:
+        recipe, rows = with_fewer_rows
+        notes = [
+            f"note: at most {count_of(rows, 'answer')} at a time, as {bytes_text(memory.available)} are available; "
+            "--set policies.NAME.rows=N chooses otherwise"
+        ]
+    return recipe, notes
 
 
 def _check_weights_fit(estimate: RunEstimate, memory: Memory) -> None:
