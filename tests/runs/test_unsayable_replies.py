@@ -47,7 +47,7 @@ def test_it_is_refused_before_the_start(name, thinker, tmp_path, capsys):
     words, write = CASES[name]
     data = write(tmp_path / "data.jsonl", 3)
     words = ["run", *words, f"--model={thinker}", data, f"--out={tmp_path / 'run'}", *SIZE]
-    command_refuses(words, "E_THOUGHT_NOT_CLOSED: data.jsonl | --lenient", capsys)
+    command_refuses(words, "E_PREFERENCE_REFUSED: data.jsonl | '</think>' | --lenient", capsys)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
