@@ -166,7 +166,7 @@ def test_debaters_of_two_seeds_meet(tmp_path, capsys):
         if mine is not None:
             assert mine["value"] + theirs["value"] == pytest.approx(1.0)  # of a constant sum
     assert table[0, 0] == {**table[2, 2], "row": 0, "column": 0}  # both starts are one model
-    assert main([*words, "--on-rollouts"]) == 2 and "two matrices" in capsys.readouterr().err
+    command_refuses([*words, "--on-rollouts"], "E_TWO_MATRICES: --on-rollouts | --seats", capsys)
 
 
 @pytest.mark.whole

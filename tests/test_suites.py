@@ -385,7 +385,7 @@ def test_a_model_is_scored_as_a_run_is(sheet, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "null.jsonl").write_text('{"question": "1 + 1?", "answer": "2"}\n{"question": "?", "answer": null}\n')
     words = ["eval", TINY, "--suite", "jsonl", "--data", "null.jsonl", "--samples", "1", "--max-tokens", "40"]
-    assert main(words) == 2 and "row 2" in capsys.readouterr().err
+    command_refuses(words, "E_FIELD_NOT_TEXT: null.jsonl, row 2 | 'answer'", capsys)
     assert main([*words, "--lenient", "--answer-format", "last-number"]) == 0
     out = capsys.readouterr().out
     assert "1 problems" in out and "at most 40 tokens" in out and "greedy" in out
@@ -409,7 +409,7 @@ def test_a_model_is_scored_as_a_run_is(sheet, tmp_path, capsys, monkeypatch):
     assert {role["temperature"] for role in judged["settings"]["roles"].values()} == {0.5}
     assert {"best@1", "weighted@1"} <= set(judged["figures"])
     command_refuses([*words, "--lenient", "--temperature", "-1"], "E_COMMAND_LINE: --temperature | '-1'", capsys)
-    assert main(["eval", TINY]) == 2 and "as in --suite gsm8k" in capsys.readouterr().err
+    command_refuses(["eval", TINY], "E_COMMAND_LINE: --suite gsm8k", capsys)
     assert main(["chat", TINY, "--once", EASY.get("validation", 0).prompt]) == 0
     assert "answer: " in capsys.readouterr().out
     assert main(["export", TINY, "--role", "solver", "--out", "copy"]) == 0 and (tmp_path / "copy/config.json").exists()

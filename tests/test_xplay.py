@@ -233,7 +233,7 @@ def test_stored_verifiers_review_the_runs_own_rollouts(tmp_path, capsys):
         (i, j) for i in range(len(rows)) for j in range(3)
     ]
     assert all(cell["n"] == rows[cell["generator"]]["n"] for cell in found["cells"])
-    assert main([*words[:2], str(run), *words[2:]]) == 2 and "takes one run" in capsys.readouterr().err
+    command_refuses([*words[:2], run, *words[2:]], "E_ONE_RUN_ALONE: --on-rollouts", capsys)
 
 
 @pytest.mark.whole
@@ -243,9 +243,8 @@ def test_references_review_the_same_rollouts(tmp_path, capsys, monkeypatch):
     capsys.readouterr()
     words = ["xplay", str(run), "--on-rollouts", "--every", "1", "--threads", "1", "--reference"]
     missing = tmp_path / "nobody"
-    assert main([*words, TINY, str(missing)]) == 2
-    out, error = capsys.readouterr()
-    assert error.count("\n") == 1 and f"{str(missing)!r}: no such directory" in error and "judged" not in out
+    assert main([*words, TINY, str(missing)]) == 2 and "judged" not in capsys.readouterr().out
+    command_refuses([*words, TINY, missing], f"E_MODEL_NOT_FOUND: '{missing}'", capsys)
     command_refuses([*words, "http://127.0.0.1:9/v1"], "E_REMOTE_MODEL_UNNAMED: #judge", capsys)
     with monkeypatch.context() as patched:  # a server that is gone
         patched.setattr(reviewed, "frozen", lambda model: remote("http://127.0.0.1:9/v1", "judge", deadline=0.2))

@@ -71,7 +71,8 @@ def test_every_command_takes_the_same_names(tmp_path, monkeypatch, capsys):
     Path("gsm8k.jsonl").write_text(json.dumps({"question": "What is 2 + 3?", "answer": "#### 5"}) + "\n")
     suite = ["eval", "run", "--suite=gsm8k", "--data=gsm8k.jsonl", "--samples=0", "--max-tokens=8"]
     assert main([*suite, "--solver=policy/generator", "--verifier=policy/verifier"]) == 0, capsys.readouterr()
-    assert main([*suite, "--solver=policy/nobody"]) == 2 and "--solver: unknown role" in capsys.readouterr().err
+    code = "E_NO_SUCH_ROLE_OR_POLICY: --solver | 'policy/nobody'"
+    command_refuses([*suite, "--solver=policy/nobody"], code, capsys)
     assert main(["xplay", "run", "--problems=1", "--samples=1", "--role=policy/verifier"]) == 0, capsys.readouterr()
     assert json.loads(Path("run/xplay.json").read_text())["role"] == "verifier"
     command_refuses(["attack", "run", "--role=policy/generator"], "E_ROLE_WITHOUT_VERDICT: 'solver' | --role", capsys)

@@ -15,7 +15,7 @@ from cotrain.recipes.grpo import grpo
 from cotrain.runs.memory_plan import estimate_run
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 SMALL = {"model": TINY, "tasks": EASY, "steps": 2, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 2}
 TEXTS = [((5, 6, 7), (8, 9, 10)), ((5, 6), (11, 12, 13, 14))]
@@ -34,9 +34,8 @@ def test_weights_that_change_are_refused():
 def test_it_is_refused_in_one_line_without_bitsandbytes(words, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(quantize, "find_spec", lambda name: None)
     flags = ["--model", TINY, "--lora", "4", "--load-in-4bit", "--out", str(tmp_path / "run")]
-    assert main(["run", "grpo", *flags, *words]) == 2
-    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
-    assert "load_in_4bit needs bitsandbytes, which is not here; `pip install bitsandbytes`" in line
+    code = "E_BITSANDBYTES_NOT_INSTALLED: load_in_4bit | `pip install bitsandbytes`"
+    command_refuses(["run", "grpo", *flags, *words], code, capsys)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from cotrain.recipes.preferences import dpo, reward
 from cotrain.rollout.pairs import TOO_LONG, measure_pair_order, replies_of
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 SMALL = {"model": TINY, "tasks_per_step": 4, "evaluation_tasks": 4, "lr": 1e-3}
 
@@ -182,9 +182,8 @@ def test_from_a_file_to_a_policy_and_a_judge_that_rl_begins_with(tmp_path, monke
     assert "rater/true_negative_rate" in json.loads((tmp_path / "judged/summary.json").read_text())["before"]
     assert main(["dpo", "--data", "none.jsonl", "--out", "x"]) == 2
     write(tmp_path / "bad.jsonl", [*rows, {"prompt": "Q", "chosen": "a"}])
-    assert main(["dpo", "--data", "bad.jsonl", "--out", "x"]) == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert "bad.jsonl, row 61: no field 'rejected'" in error and error.endswith("set such rows aside with --lenient")
+    code = "E_FIELD_MISSING: bad.jsonl, row 61 | 'rejected' | --lenient"
+    command_refuses(["dpo", "--data", "bad.jsonl", "--out", "x"], code, capsys)
 
 
 def test_conversations_without_an_unwanted_reply_are_no_preferences(tmp_path):

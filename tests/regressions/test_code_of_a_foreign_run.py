@@ -224,9 +224,8 @@ def test_python_that_comes_with_a_model_is_code_too(tmp_path, monkeypatch, capsy
     assert main(["eval", str(out), "--problems", "1"]) == 0
     capsys.readouterr()
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    assert main(["eval", str(out), "--problems", "1"]) == 2
-    said = capsys.readouterr().err
-    assert "Python files of the model" in said and "--trust-code" in said
+    code = "E_CODE_NOT_TRUSTED: Python files of the model | --trust-code"
+    command_refuses(["eval", out, "--problems", "1"], code, capsys)
 
 
 @pytest.mark.whole

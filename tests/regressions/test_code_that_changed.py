@@ -49,12 +49,10 @@ def test_a_module_beside_the_reward_is_noticed_shown_and_recorded(begun, capsys)
     (home / "weights.py").write_text("SIGN = -1\n")
     before = contents(begun)
     capsys.readouterr()
-    assert main(["resume", str(begun), "--steps", "2"]) == 2
-    said = capsys.readouterr().err.strip()
-    assert f"{home / 'weights.py'} has changed" in said and "--changed-code" in said and "\n" not in said
+    code = f"E_CODE_CHANGED: {home / 'weights.py'} | --changed-code | `cotrain diff {begun}`"
+    said = command_refuses(["resume", begun, "--steps", "2"], code, capsys)
     assert "reward.py" not in said and contents(begun) == before
 
-    assert f"`cotrain diff {begun}` shows the lines that differ" in said
     assert main(["diff", str(begun)]) == 0
     shown = capsys.readouterr().out
     assert "measured at the end" not in shown

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from cotrain import api
-from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.data.sources import task_source
 from cotrain.distributed.local import LocalBackend, make_local_engine
@@ -13,7 +12,7 @@ from cotrain.recipes.grpo import grpo
 from cotrain.runs import opening
 from cotrain.storage.ledger import Ledger
 from tests.helpers import EASY, TINY, Heard
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 SMALL = {"model": TINY, "tasks_per_step": 3, "group_size": 2, "evaluation_tasks": 4}
 
@@ -85,10 +84,4 @@ def test_where_nothing_fits_the_run_is_refused_in_one_line(tmp_path, capsys):
         api.run(recipe(tmp_path / "data", {0, 1, 2, 3}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     words = ["run", "grpo", "--model", TINY, "--steps", "1", "--set", "roles.solver.sampling.max_tokens=1020"]
-    assert main([*words, "--out", str(tmp_path / "run")]) == 2
-    told = capsys.readouterr().err
-    assert (
-        "no problem fits, held-out problems of test" in told
-        and "lower max_tokens" in told
-        and len(told.splitlines()) == 1
-    )
+    command_refuses([*words, "--out", tmp_path / "run"], "E_PROMPT_TOO_LONG: held-out problems of test", capsys)

@@ -195,9 +195,9 @@ def test_an_objective_that_never_comes_due_is_refused_in_the_words_of_each_comma
     refuse(lambda: prime(prm="frozen"), "E_PRM_NEVER_TRAINED: never trains the reward model")
     check_due(prime(prm="frozen", warmup=5))
     check_due(cooper())
-    assert main(["run", "tango", "--steps", "20", "--model", TINY, "--out", str(tmp_path / "run")]) == 2
+    code = "E_OBJECTIVE_NEVER_DUE: 'generator' | --steps 41 | --warmup 6"
+    command_refuses(["run", "tango", "--steps", "20", "--model", TINY, "--out", tmp_path / "run"], code, capsys)
     assert not (tmp_path / "run").exists()
-    assert "give --steps 41 or more, or shorten the warm-up of 40 steps, as in --warmup 6" in capsys.readouterr().err
     command_refuses(
         ["compare", "grpo", "tango", "--batches", "6", "--out", str(tmp_path / "two")],
         "E_OBJECTIVE_NEVER_DUE: 'tango' | --batches 41 | tango:warmup=1",

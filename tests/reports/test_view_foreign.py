@@ -135,10 +135,8 @@ def test_why_says_how_many_there_are_and_cuts_each_at_the_width_of_the_terminal(
 def test_a_file_that_needs_a_flag_is_told_the_command_that_has_it(tmp_path, capsys):
     (tmp_path / "judged.csv").write_text("prompt,said\n1 + 1?,2\n")
     for command in ("why", "view"):
-        assert main([command, str(tmp_path / "judged.csv")]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert "no column of responses" in line and "name it with" not in line
-        assert f"`cotrain audit {tmp_path}/judged.csv --out DIR` takes --response-column" in line
+        code = f"E_RESPONSE_COLUMN: prompt, said | `cotrain audit {tmp_path}/judged.csv --out DIR` | --response-column"
+        assert "name it with" not in command_refuses([command, tmp_path / "judged.csv"], code, capsys)
 
 
 def test_diff_finds_a_problem_in_whatever_steps(tmp_path, capsys):

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from cotrain.algorithms.contract import split_context
-from cotrain.cli.main import main
 from cotrain.core.notes import CALLS
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Completion, Sampling, Task
@@ -25,7 +24,7 @@ from cotrain.rollout.common_roles import solver
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.rollout.token_calls import MAX_OUTPUT, calculate
 from tests.helpers import TINY
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 ASSETS = Path(__file__).parents[1] / "assets" / "nanochat"
 EXPECTED = json.loads((ASSETS / "calculator.json").read_text())
@@ -207,9 +206,7 @@ def test_every_recipe_gives_the_tool_to_whoever_writes_solutions(make, directory
 
 def test_a_model_without_such_tokens_is_refused(tmp_path, capsys):
     words = ["run", "grpo", "--model", str(TINY), "--tool", "calculator", "--smoke", "--out", str(tmp_path / "run")]
-    assert main(words) == 2
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if "python_start" in line]
-    assert "its model has no tokens <|python_start|>" in line and "leave out --tool" in line
+    command_refuses(words, "E_TOOL_WITHOUT_TOKENS: <|python_start|> | --tool", capsys)
 
 
 def test_the_engine_and_the_learner_agree_about_answers_with_calls(directory):

@@ -46,9 +46,8 @@ CASES = {"dpo": (["dpo", "--tasks=pairs"], pairs), "spin": (["spin", "--tasks=ch
 def test_it_is_refused_before_the_start(name, thinker, tmp_path, capsys):
     words, write = CASES[name]
     data = write(tmp_path / "data.jsonl", 3)
-    assert main(["run", *words, f"--model={thinker}", data, f"--out={tmp_path / 'run'}", *SIZE]) == 2
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("cotrain: ")]
-    assert "data.jsonl" in line and "never closes that thought" in line and "--lenient" in line
+    words = ["run", *words, f"--model={thinker}", data, f"--out={tmp_path / 'run'}", *SIZE]
+    command_refuses(words, "E_PREFERENCE_REFUSED: data.jsonl | '</think>' | --lenient", capsys)
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 

@@ -382,5 +382,6 @@ def test_bad_names_are_one_line(tmp_path, capsys, monkeypatch):
         capsys,
     )
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert main(["run", "grpo", "--out", str(tmp_path / "x"), "--tracker", "trackio"]) == 2
-    assert "pip install -e '.[trackio]'" in capsys.readouterr().err and not (tmp_path / "x").exists()
+    words = ["run", "grpo", "--out", tmp_path / "x", "--tracker", "trackio"]
+    command_refuses(words, "E_TRACKER_NOT_INSTALLED: .[trackio]", capsys)
+    assert not (tmp_path / "x").exists()

@@ -15,6 +15,7 @@ from cotrain.recipes.grpo import grpo
 from cotrain.runs import run as loop
 from cotrain.trainer.sparsity import UnchangedCount, compare_models, compare_pairs, compare_tensors, update_sparsity
 from tests.helpers import EASY, TINY
+from tests.sentences import command_refuses
 
 SMALL = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1, "lr": 1e-3, "tasks": EASY}
 
@@ -123,4 +124,4 @@ def test_a_run_ends_with_it_and_begins_without(tmp_path, capsys):
     assert (start["step"], end["step"]) == (0, 2)
     passed = [end["figures"][f"solver/pass@{k}"]["value"] for k in (1, 2, 4, 6)]
     assert passed == sorted(passed) and "solver/pass@6" in capsys.readouterr().out
-    assert main([*large, "--solver", "verifier"]) == 2 and "unknown role 'verifier'" in capsys.readouterr().err
+    command_refuses([*large, "--solver", "verifier"], "E_UNKNOWN_ROLE: 'verifier'", capsys)
