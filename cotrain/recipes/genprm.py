@@ -1,21 +1,28 @@
 """GenPRM: a generative process reward model by supervised learning from its own reviews that agree with step labels.
 
-Zhao et al. 2025 (arXiv 2504.00891). Steps of solutions get labels by relative progress, MC(k) / MC(k−1) ≥ 0.8
-(``rollout/monte_carlo.py``). Reviews that say of every step, and of the answer, what the label says are learned by
-cross-entropy (rejection fine-tuning, ``algorithms/sft.py``); but of no solution where reviews and labels contradict
-each other: one of the two is wrong, and the consensus filter does not ask which. It drops about half of the paper's
-solutions. As in the released code, as many right as wrong solutions of a problem are labelled, and no problem that has
-one kind only.
+Zhao et al. 2025 (arXiv 2504.00891). The verifier is trained, by cross-entropy on its own reviews (rejection
+fine-tuning, ``algorithms/sft.py``); the generator is frozen. Steps of solutions get labels by relative progress,
+MC(k) / MC(k−1) ≥ 0.8 (``rollout/monte_carlo.py``). A review is learned if its verdict on every step and on the answer
+equals the label. The consensus filter leaves out solutions where a majority of the reviews contradicts a label, since
+one of the two must be wrong; in the paper this is about half. As in the released code, as many right as wrong solutions
+of a problem are labelled, and none of a problem that has one kind only.
 
-Controls are parameters: ``consensus=False`` learns every agreeing review, ``labels`` other rules or "oracle" (the truth
-of the steps: the ceiling), ``balance=False`` labels every readable solution. ``stepwiser`` is the same judge by RL.
+Controls are parameters:
 
-Unlike the paper, the verifier teaches itself, online: there QwQ-32B writes the reviews, so the filter compares labels
-with a stronger judge. Here it compares them with the majority of the verifier's own reviews, and what it already finds
-is what it learns. ``review_format="genprm"`` has a chat model write the reviews in the paper's format, and
-``tool="python"`` runs the programs in them while they are written (``rollout/tools/calls.py``); what they print is in
-the sequence and not learned, and ``tool="none"`` is the control. The shipped models know no programs. Left out: 32 to
-128 continuations by difficulty (``rollouts`` for all), and the critic that refines solutions."""
+- ``consensus=False``: no filter.
+- ``labels``: other rules, or "oracle", the truth of the steps (ceiling).
+- ``balance=False``: every readable solution is labelled.
+- ``review_format="genprm"`` has a chat model write reviews in the paper's format. With ``tool="python"`` the programs in them
+  are run while they are written (``rollout/tools/calls.py``), and what these print is not learned; ``tool="none"`` is
+  the control. The shipped models know no programs.
+
+``stepwiser`` trains the same judge by RL.
+
+What differs from the paper: there QwQ-32B writes the reviews, so that the filter compares labels with a stronger judge.
+Here the verifier teaches itself: labels are compared with the majority of its own reviews, and it learns what it
+already finds. Left out: 32 to 128 continuations by difficulty (here ``rollouts`` for all), and the critic that refines
+solutions.
+"""
 
 from __future__ import annotations
 
@@ -77,64 +84,70 @@ async def agreeing_reviews(
     consensus: bool = True,
     tool: Tool = "none",
 ) -> None:
-    """Readable solutions, labelled and reviewed. Verifier rewards, for a whole review: ``match``, the share of its
-    verdicts that are the label, and ``kept``, 1 on what is to be learned: all verdicts are the label, and the solution
-    passed the filter."""
+    """Readable solutions, labelled and reviewed. A review has two rewards: ``match``, the share of its verdicts that
+    equal the label, and ``kept``, 1 if it is to be learned: all verdicts equal the label, and its solution passed the
+    filter."""
     solutions = await attempts(task, roles, samples)
-    readable = [s for s in solutions if s.parsed.ok]
+    readable = [solution for solution in solutions if solution.parsed.ok]
     if balance and solutions:
-        kept_places = balanced_places(
-            [CORRECT.require(s) for s in readable], rng_of("balance", task.id, solutions[0].id)
-        )
-        readable = [readable[i] for i in kept_places]
+        is_right = [CORRECT.require(solution) for solution in readable]
+        kept = balanced_places(is_right, rng_of("balance", task.id, solutions[0].id))
+        readable = [readable[i] for i in kept]
+
     labels_by_id = await step_labels(task, roles, readable, kind=labels, rollouts=rollouts, gamma=gamma)
-    judged = [s for s in readable if s.id in labels_by_id]
-    review_turns = await review_all(task, roles, judged, n=reviews, tool=tool)
-    for solution, turns in zip(judged, review_turns, strict=True):
-        right = labels_by_id[solution.id]
-        passed = not majority_contradicts([review_verdicts(turn) for turn in turns if turn.parsed.ok], right)
-        solution.add_metadata(CONSENSUS, passed)
-        for turn in turns:
-            match = share_right(review_verdicts(turn), right) if turn.parsed.ok else 0.0
+    labelled = [solution for solution in readable if solution.id in labels_by_id]
+    reviews_by_solution = await review_all(task, roles, labelled, n=reviews, tool=tool)
+    for solution, review_turns in zip(labelled, reviews_by_solution, strict=True):
+        labels_here = labels_by_id[solution.id]  # [K + 1] of each step, and last of the answer
+        readable_verdicts = [review_verdicts(turn) for turn in review_turns if turn.parsed.ok]
+        has_consensus = not majority_contradicts(readable_verdicts, labels_here)
+        solution.add_metadata(CONSENSUS, has_consensus)
+        passes_filter = has_consensus or not consensus
+        for turn in review_turns:
+            match = share_right(review_verdicts(turn), labels_here) if turn.parsed.ok else 0.0
             turn.chat.reward(MATCH, match)
-            turn.chat.reward(KEPT, float(match == 1.0 and (passed or not consensus)))
+            turn.chat.reward(KEPT, float(match == 1.0 and passes_filter))
 
 
 @recipe(group_size=4, without=("kl",))
 def genprm(
     run: RunConfig,
     *,
-    verifier_model: str | None = None,  # begins the verifier, which ``lr`` is for
-    reviews: int = 4,  # of a solution
-    rollouts: int = 8,  # continuations of a beginning
-    labels: Labels = "ratio",  # of steps, see ``rollout/monte_carlo.py``
+    verifier_model: str
+    | None = None,  # initial weights of the verifier; by default the generator's. ``lr`` is its rate
+    reviews: int = 4,  # reviews of each solution
+    rollouts: int = 8,  # continuations from the end of each step
+    labels: Labels = "ratio",  # how continuations label a step (``rollout/monte_carlo.py``)
     gamma: Share = GAMMA,  # γ of the labels
     balance: bool = True,  # label as many right as wrong solutions
     consensus: bool = True,  # leave out solutions whose reviews contradict the labels
     review_format: Literal["steps", "genprm"] = "steps",  # format of the verifier's reviews
 ) -> Recipe:
-    tool: Tool = "none"  # of the reviews, whose programs "python" runs; any other one is the solver's
+    # The setting ``tool`` is the verifier's where it is "python" or "none"; any other tool is the solver's.
+    tool: Tool = "none"
     if run.tool in TOOLS:
         tool = cast(Tool, run.tool)
         run = replace(run, tool=None)
     at_least(1 + balance, "genprm", group_size=run.group_size)
     at_least(1, "genprm", reviews=reviews, rollouts=rollouts)
-    critic = verifier_model or run.model
-    solver = common_roles.solver("generator", run.model)
-    if tool != "none" and (review_format != "genprm" or common_roles.is_terse(critic)):
+    initial_verifier = verifier_model or run.model
+    if tool != "none" and (review_format != "genprm" or common_roles.is_terse(initial_verifier)):
         raise ConfigError(
             f"genprm: tool {tool!r} runs the programs of review_format='genprm' by a chat model, but it is "
-            f"{review_format!r} and the verifier's model {critic!r}; change these (verifier_model names a model), or "
-            "leave tool='none'",
+            f"{review_format!r} and the verifier's model {initial_verifier!r}; change these (verifier_model names a "
+            "model), or leave tool='none'",
             code="E_TOOL_WITHOUT_CHAT_MODEL",
         )
     if tool == "python":
-        working_sandbox()  # where programs cannot be run it is said here, before anything is loaded
+        working_sandbox()  # raises where programs cannot be run, before anything is loaded
+
+    solver = common_roles.solver("generator", run.model)
     if review_format == "genprm":
-        verifier = verifier_roles.genprm("verifier", critic, runs=tool == "python")
+        verifier = verifier_roles.genprm("verifier", initial_verifier, runs=tool == "python")
     else:
-        verifier = verifier_roles.verifier_role("verifier", critic, review_format)
-    play = partial(
+        verifier = verifier_roles.verifier_role("verifier", initial_verifier, review_format)
+    learn_kept_reviews = SFT(where=KEPT, at_least=1.0)
+    protocol = partial(
         agreeing_reviews,
         samples=run.group_size,
         reviews=reviews,
@@ -147,10 +160,10 @@ def genprm(
     )
     return run.recipe(
         "genprm" if consensus else "genprm-unfiltered",
-        policies={"generator": frozen(run.model), "verifier": run.learner(critic)},
+        policies={"generator": frozen(run.model), "verifier": run.learner(initial_verifier)},
         roles={"solver": solver, "completer": completer_role(solver), "verifier": verifier},
-        objectives={"verifier": Objective(policy="verifier", role="verifier", algorithm=SFT(where=KEPT, at_least=1.0))},
-        schedule=constant_schedule(play, "verifier", name="verifier", group_size=1),
+        objectives={"verifier": Objective(policy="verifier", role="verifier", algorithm=learn_kept_reviews)},
+        schedule=constant_schedule(protocol, "verifier", name="verifier", group_size=1),
         evaluate=partial(solve_then_verify, tool=tool),
         measures=measure_solver_and_verifier("verifier"),
     )
