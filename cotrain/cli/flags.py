@@ -108,19 +108,28 @@ def in_flags(text: str, names: Collection[str]) -> str:
 
 def named_arguments(text: str, names: Collection[str]) -> list[str]:
     """Those of ``names`` that a docstring gives a value."""
-    named = [name for match in _ARGUMENTS.finditer(text) for name in _split_arguments(match["code"])]
-    return [name for name in dict.fromkeys(named) if name in names]
+    named: dict[str, None] = {}  # a set that keeps its order
+    for found in _ARGUMENTS.finditer(text):
+        named |= dict.fromkeys(_split_arguments(found["code"]))
+    return [name for name in named if name in names]
 
 
 def _split_arguments(code: str) -> dict[str, str]:
     """``rate=1, rate_end=1`` → each name with its value as it is written."""
-    return {name: value for name, _, value in (part.partition("=") for part in _NEXT_ARGUMENT.split(code))}
+    values = {}
+    for part in _NEXT_ARGUMENT.split(code):
+        name, _, value = part.partition("=")
+        values[name] = value
+    return values
 
 
 def _as_flag(name: str, value: str) -> str:
+    """An argument as one types it."""
     flag = name.replace("_", "-")
-    if value in ("True", "False"):
-        return f"--{flag}" if value == "True" else f"--no-{flag}"
+    if value == "True":
+        return f"--{flag}"
+    if value == "False":
+        return f"--no-{flag}"
     plain = value.replace('"', "").strip("()").replace(", ", " ")
     return f"--{flag} {plain}"
 
@@ -141,7 +150,8 @@ class Parser(argparse.ArgumentParser):
         options.setdefault("allow_abbrev", False)
         options.setdefault("formatter_class", Help)
         options["add_help"] = False
-        if description := options.get("description"):
+        description = options.get("description")
+        if description:
             options["description"] = inspect.cleandoc(description)  # a docstring keeps the margin of its code
         super().__init__(*args, **options)
         self._shown_first: frozenset[str] | None = None  # flags that ``--help`` shows; None: all
@@ -196,18 +206,26 @@ class Parser(argparse.ArgumentParser):
         value, such as which command has it."""
         values, unknown = self.parse_known_args(self.own_names([*map(expand_home, words)]))
         if unknown:
-            flags = [flag[2:] for action in self._actions for flag in action.option_strings if flag[:2] == "--"]
-            word = unknown[0].split("=")[0]
-            near = nearest_name(word.lstrip("-"), flags) if word.startswith("-") else None
-            value = unknown[0].partition("=")[2] or "".join(unknown[1:2])
-            now = RENAMED.get(word.lstrip("-"))
-            near = now if now in flags else near
-            hint = elsewhere(word, value) or (f"did you mean --{near}?" if near else "")
-            self.error(f"unknown argument {unknown[0]!r}" + (f"; {hint}" if hint else ""))
+            self._refuse_unknown(unknown, elsewhere)
         self._check_usable(values)
         _make_absolute(values)
         set_level(values.log_level)
         return values
+
+    def _refuse_unknown(self, unknown: Sequence[str], elsewhere: Callable[[str, str], str]) -> NoReturn:
+        """The error of words that are no flags, of which the first is named."""
+        first, *behind = unknown
+        word, _, value = first.partition("=")
+        if not value and behind:
+            value = behind[0]
+        flags = _long_flags(self)
+        near = RENAMED.get(word.lstrip("-"))
+        if near not in flags:
+            near = nearest_name(word.lstrip("-"), flags) if word.startswith("-") else None
+        hint = elsewhere(word, value)
+        if not hint and near:
+            hint = f"did you mean --{near}?"
+        self.error(f"unknown argument {first!r}; {hint}" if hint else f"unknown argument {first!r}")
 
     def _check_usable(self, values: argparse.Namespace) -> None:
         """Nothing in the place of a path, a name or a number, as of a variable of the shell that is not set: "" would
@@ -225,6 +243,14 @@ class Parser(argparse.ArgumentParser):
             if place.is_symlink() and not place.exists():
                 what = f"{place} is a symbolic link to {os.readlink(place)}, which is not there"
                 self.error(f"argument --out: {what}; make it, or choose another")
+
+
+def _long_flags(parser: argparse.ArgumentParser) -> list[str]:
+    """The flags of a parser that begin with two dashes, without these."""
+    flags: list[str] = []
+    for action in parser._actions:
+        flags += [flag[2:] for flag in action.option_strings if flag.startswith("--")]
+    return flags
 
 
 class _HelpAction(argparse.Action):
@@ -263,9 +289,15 @@ def _absolute_place(value: str) -> str:
 
 
 def expand_home(word: str) -> str:
-    """The word with the ~ of a path written out: a shell leaves one that is quoted, or is behind a flag's =."""
-    flag, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
-    return f"{flag}{equals}{os.path.expanduser(value)}" if value == "~" or value.startswith("~/") else word
+    """The word with the ~ of a path written out: a shell leaves one that is quoted, or stands behind a flag's =."""
+    flag = ""
+    path = word
+    if word.startswith("--"):
+        name, equals, path = word.partition("=")
+        flag = f"{name}{equals}"
+    if path == "~" or path.startswith("~/"):
+        return f"{flag}{os.path.expanduser(path)}"
+    return word
 
 
 class SwitchOrText(argparse.BooleanOptionalAction):
@@ -312,16 +344,15 @@ class _TrustAction(argparse.Action):
 def _log_level(text: str) -> str:
     if text not in LEVELS:
         near = nearest_name(text, LEVELS)
-        raise argparse.ArgumentTypeError(
-            f"unknown level {text!r}{f'; did you mean {near!r}?' if near else ''} (there are: {', '.join(LEVELS)})"
-        )
+        hint = f"; did you mean {near!r}?" if near else ""
+        raise argparse.ArgumentTypeError(f"unknown level {text!r}{hint} (there are: {', '.join(LEVELS)})")
     return text
 
 
 def check_set_paths(parser: argparse.ArgumentParser, overrides: Sequence[str], settings: Collection[str]) -> None:
     """Raise ConfigError for a ``--set`` that begins with none of these ``settings`` and means a flag of the command, as
     in ``--set lr=1e-4``."""
-    flags = {flag[2:] for action in parser._actions for flag in action.option_strings if flag[:2] == "--"}
+    flags = set(_long_flags(parser))
     for one in overrides:
         path, _, value = one.partition("=")
         meant = nearest_name(re.sub(r"[._]", "-", path), flags)
@@ -413,23 +444,11 @@ def add_parameters(
         flag = "--" + name.replace("_", "-")
         kind = strip_optional(argument.hint)
         default = None if argument.is_required else argument.default
-        rules: dict[str, Any] = {"default": default, "required": argument.is_required}
-        inner = typing.get_args(kind)
-        if typing.get_origin(kind) is typing.Literal:  # the recipe itself says which is nearest to a wrong one
-            rules |= {"metavar": "{" + ",".join(map(str, inner)) + "}"}
-        elif kind is bool:
-            rules |= {"action": argparse.BooleanOptionalAction}
-        elif bool in typing.get_args(argument.hint):
-            rules |= {"action": SwitchOrText}
-        elif typing.get_origin(kind) is tuple and inner and Ellipsis not in inner:
-            rules |= {"type": TYPES[inner[0]], "nargs": len(inner), "metavar": METAVARS[inner[0]]}
-        elif kind in TYPES:
-            rules |= {"type": TYPES[kind], "metavar": METAVARS[kind]}
-        else:
+        rules = _rules_of_flag(argument.hint)
+        if rules is None:
             continue
-
         try:
-            action = parser.add_argument(flag, **rules)
+            action = parser.add_argument(flag, default=default, required=argument.is_required, **rules)
         except argparse.ArgumentError as error:
             raise ConfigError(
                 f"{recipe}: parameter {name!r} has the name of a flag of the command, {flag}; rename it, for "
@@ -448,6 +467,24 @@ def add_parameters(
         action.help = f"{text} {action.help or ''}".strip()
         names.append(name)
     return names
+
+
+def _rules_of_flag(hint: Any) -> dict[str, Any] | None:
+    """How argparse reads an argument of this type; None for one that no flag can hold."""
+    kind = strip_optional(hint)
+    inner = typing.get_args(kind)
+    if typing.get_origin(kind) is typing.Literal:  # the recipe itself says which is nearest to a wrong one
+        return {"metavar": "{" + ",".join(map(str, inner)) + "}"}
+    if kind is bool:
+        return {"action": argparse.BooleanOptionalAction}
+    if bool in typing.get_args(hint):
+        return {"action": SwitchOrText}
+    is_fixed_tuple = typing.get_origin(kind) is tuple and bool(inner) and Ellipsis not in inner
+    if is_fixed_tuple:
+        return {"type": TYPES[inner[0]], "nargs": len(inner), "metavar": METAVARS[inner[0]]}
+    if kind in TYPES:
+        return {"type": TYPES[kind], "metavar": METAVARS[kind]}
+    return None
 
 
 TYPES: dict[Any, Callable[[str], Any]] = {int: whole_number(), float: real_number(), str: str}

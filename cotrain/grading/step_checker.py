@@ -154,7 +154,7 @@ def read_reply(reply: Any, number: int, count: int) -> CheckedSteps:
     is_readable = _is_list_of(bool, ok, count) and _is_list_of(str, reasons, count) and isinstance(done, bool)
     if not is_readable:
         raise CheckerFailed("unreadable line")
-    return CheckedSteps(ok=tuple(ok), reasons=tuple(reasons), done=done)
+    return CheckedSteps(ok=tuple(ok or ()), reasons=tuple(reasons), done=done)
 
 
 def _is_list_of(kind: type, value: Any, count: int) -> bool:

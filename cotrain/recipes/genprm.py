@@ -12,7 +12,7 @@ Controls are parameters:
 - ``consensus=False``: no filter.
 - ``labels``: other rules, or "oracle", the truth of the steps (ceiling).
 - ``balance=False``: every readable solution is labelled.
-- ``review_format="genprm"`` has a chat model write reviews in the paper's format. With ``tool="python"`` the programs in them
+- ``review_format="genprm"`` has a chat model write reviews in the paper's format. With ``tool="python"`` their programs
   are run while they are written (``rollout/tools/calls.py``), and what these print is not learned; ``tool="none"`` is
   the control. The shipped models know no programs.
 

@@ -69,8 +69,9 @@ def text_choice(
 def token_text(renderer: Renderer, token: int) -> str:
     """The text of a single token, control tokens included; ``token_id:N`` for one that is no text on its own."""
     text = renderer.tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    is_text = isinstance(text, str) and bool(text) and "\ufffd" not in text
-    return str(text) if is_text else f"token_id:{token}"
+    if not isinstance(text, str) or not text or "\ufffd" in text:
+        return f"token_id:{token}"
+    return text
 
 
 def model_json(entry: ServedModel, created: int) -> dict[str, Any]:

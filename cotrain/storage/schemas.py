@@ -104,8 +104,11 @@ def map_of(shape: ShapeCheck) -> ShapeCheck:
     def check(value: Any, where: str, partial: bool) -> str | None:
         if not isinstance(value, dict):
             return f"{where or 'it'} is {value!r:.40}, expected an object"
-        values = (shape(one, f"{where}.{key:.60}".lstrip("."), partial) for key, one in value.items())
-        return next((fault for fault in values if fault), None)
+        for key, item in value.items():
+            fault = shape(item, f"{where}.{key:.60}".lstrip("."), partial)
+            if fault is not None:
+                return fault
+        return None
 
     return check
 
@@ -171,16 +174,37 @@ signal = both_of(
     _type_check("a name, a value and a span", lambda value: isinstance(value, list) and len(value) == 3),
     lambda value, where, partial: text(value[0], f"{where}[0]", partial),
 )
+
+
+def _check_address(value: Any, where: str, partial: bool) -> str | None:
+    step, task, member, role, *calls = value
+    return list_of(integer)([step, task, member, *calls], where, partial) or text(role, where, partial)
+
+
 address = both_of(
-    _type_check("step, task, member, role, call …", lambda v: isinstance(v, list) and len(v) >= 5),
-    lambda v, where, partial: list_of(integer)([*v[:3], *v[4:]], where, partial) or text(v[3], where, partial),
+    _type_check("step, task, member, role, call …", lambda value: isinstance(value, list) and len(value) >= 5),
+    _check_address,
 )
 trace = record_of(
-    {"address": address, "role": text, "findings": map_of(anything), "metadata": map_of(anything)}
-    | {"rewards": list_of(signal), "token_ids": list_of(integer), "prompt_ids": list_of(integer), "logprobs": text}
-    | {"version": integer, "finish": text},
-    {"failure": or_null(text), "parent": or_null(text), "turns": list_of(list_of(anything)), "text": text}
-    | {"trajectory": text},
+    {
+        "address": address,
+        "role": text,
+        "findings": map_of(anything),
+        "metadata": map_of(anything),
+        "rewards": list_of(signal),
+        "token_ids": list_of(integer),
+        "prompt_ids": list_of(integer),
+        "logprobs": text,
+        "version": integer,
+        "finish": text,
+    },
+    {
+        "failure": or_null(text),
+        "parent": or_null(text),
+        "turns": list_of(list_of(anything)),
+        "text": text,
+        "trajectory": text,
+    },
 )
 SHAPES: dict[str, ShapeCheck] = {
     "recipe.json": record_of(

@@ -54,14 +54,18 @@ class TensorParts(Protocol):
 
 def part_name(stem: str, part: int, parts: int) -> str:
     """The file of a part, counted from 1."""
-    return f"{stem}{SUFFIX}" if parts == 1 else f"{stem}.{part}-of-{parts}{SUFFIX}"
+    if parts == 1:
+        return f"{stem}{SUFFIX}"
+    return f"{stem}.{part}-of-{parts}{SUFFIX}"
 
 
 def split_part_name(name: str) -> tuple[str, int, int]:
     """Stem, part and number of parts of a file."""
     stem = name.removesuffix(SUFFIX)
     match = _PART.fullmatch(stem)
-    return (match["stem"], int(match["part"]), int(match["parts"])) if match else (stem, 1, 1)
+    if match is None:
+        return stem, 1, 1
+    return match["stem"], int(match["part"]), int(match["parts"])
 
 
 def write_part(
@@ -74,7 +78,9 @@ def write_part(
 
 def write_group(folder: Path, stem: str, group: Tensors | TensorParts, files: Files) -> Mapping[str, FileDigest]:
     """Write tensors that lie here as one part, others in theirs. Raises OSError, ProcessLost."""
-    return write_part(folder, stem, group, files=files) if isinstance(group, Mapping) else group.write(folder, stem)
+    if isinstance(group, Mapping):
+        return write_part(folder, stem, group, files=files)
+    return group.write(folder, stem)
 
 
 def parts_problem(names: Iterable[str]) -> str | None:
@@ -84,7 +90,7 @@ def parts_problem(names: Iterable[str]) -> str | None:
         stem, part, parts = split_part_name(name)
         parts_by_stem.setdefault(stem, []).append((parts, part))
     for stem, present in parts_by_stem.items():
-        count = max(present)[0]
+        count, _ = max(present)  # the largest number of parts that a file names
         for part in range(1, count + 1):
             if (count, part) not in present:
                 return f"no {part_name(stem, part, count)}"
@@ -109,8 +115,10 @@ def join_parts(parts: Mapping[int, Tensors]) -> dict[str, torch.Tensor]:
 
 
 def tensor_bytes(group: Tensors | TensorParts) -> int:
-    """In bytes."""
-    return sum(tensor.nbytes for tensor in group.values()) if isinstance(group, Mapping) else group.bytes
+    """The size of all of them, in bytes."""
+    if isinstance(group, Mapping):
+        return sum(tensor.nbytes for tensor in group.values())
+    return group.bytes
 
 
 def is_finite(group: Tensors | TensorParts) -> bool:
