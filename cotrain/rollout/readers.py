@@ -201,8 +201,9 @@ def reader_of(source: TaskSource, check: Check | None, method: str, seed: int) -
                 code="E_GATE_NOT_NEEDED",
             )
         return WORDS
-    runs_in_process = check is not None and not inspect.iscoroutinefunction(check)
-    if runs_in_process and ":" not in function_target(check):  # its process could not import it
+    if check is None or inspect.iscoroutinefunction(check):
+        return TextReader(source=source, check=check, seed=seed)
+    if ":" not in function_target(check):  # a process of its own could not import it
         name = getattr(check, "__qualname__", check)
         raise ConfigError(
             f"gate of {method}: {name!r} stands in no file; expected path/to/file.py:function", code="E_GATE_PLACE"
