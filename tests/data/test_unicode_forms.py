@@ -8,7 +8,7 @@ import pytest
 from cotrain.analysis.check_data import check_file, question_key
 from cotrain.data.columns import normal_question, one_form
 from cotrain.data.files import JsonlTasks, split_of
-from cotrain.pretraining.paraphrases import numbers_of, wording_of
+from cotrain.pretraining.paraphrases import count_numbers, wording_of
 
 FORMS = {
     "decomposed": lambda text: unicodedata.normalize("NFD", text),
@@ -41,7 +41,7 @@ def test_a_question_is_the_same_in_every_form(form, tmp_path):
     assert [split_of(text) for text in plain] == [split_of(text) for text in other]
     assert [question_key(text) for text in plain] == [question_key(text) for text in other]
     assert [wording_of(text) for text in plain] == [wording_of(text) for text in other]
-    assert [numbers_of(text) for text in plain] == [numbers_of(text) for text in other]
+    assert [count_numbers(text) for text in plain] == [count_numbers(text) for text in other]
     write(tmp_path / "train.jsonl", plain)
     write(tmp_path / "test.jsonl", other[:30])
     source = JsonlTasks(tmp_path)

@@ -64,9 +64,8 @@ from cotrain import (
 )
 from cotrain.core.arguments import Positive
 from cotrain.core.notes import Metadata
-from cotrain.core.types import ParseFailure
 from cotrain.formats.injections import Injection, injection_corpus, insert_injection
-from cotrain.formats.solutions import parse_solution
+from cotrain.formats.solutions import Solution, parse_solution
 from cotrain.metrics.heldout import measure_metadata, measure_solver_and_verifier
 from cotrain.prompts.templates import IN_TAGS
 from cotrain.rollout import common_roles
@@ -153,7 +152,7 @@ def _with_string(solution: Turn, strings: Sequence[Injection]) -> str | None:
     for string in strings:
         text = insert_injection(string, steps, answer)
         parsed = parse_solution(text, {})
-        if not isinstance(parsed, ParseFailure) and parsed.answer == answer:
+        if isinstance(parsed, Solution) and parsed.answer == answer:
             return text
     return None
 
