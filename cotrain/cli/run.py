@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +62,82 @@ def run(argv: Sequence[str]) -> int:
     if argv and argv[0] in ("-h", "--help"):
         print(USAGE)
         return 0
+    command = _read_command(argv)
+    parsed = command.parsed
+
+    # The recipe, before anything that takes long is loaded.
+    from cotrain.config.large_model_defaults import size_notes
+    from cotrain.config.override import override
+    from cotrain.config.recipe import check_due
+    from cotrain.data.few_problems import few_tested_note
+    from cotrain.runs.directory import RunDirectory
+
+    arguments = {name: value for name, value in parsed_values(parsed, command.names).items() if name in command.typed}
+    base_recipe = _make_recipe(command.build, command.target, parsed, arguments)
+    check_set_paths(command.parser, parsed.set, [field.name for field in fields(base_recipe)])
+    recipe = override(base_recipe, parsed.set)
+    if not parsed.dry_run:
+        RunDirectory(parsed.out).check_unused()  # before a model is asked
+        check_due(recipe, warmup_flag=command.warmup_flag)
+
+    # The devices, and what is said as the run begins.
+    load_libraries()
+    set_threads(parsed.threads)
+    from cotrain.trainer.async_rollouts import check_async_steps
+
+    check_async_steps(recipe, parsed.async_steps)
+    elsewhere = _planned_elsewhere(parsed)
+    backend = backend_of(parsed)
+    device = "cuda" if elsewhere else device_of(parsed.device, here=parsed.backend == "local")
+    command.fill_in(base_recipe)
+    notes: list[str] = []
+    if parsed.smoke:
+        from cotrain.cli.smoke import smoke_note
+
+        notes.append(smoke_note(recipe))
+    notes += getattr(recipe.tasks, "notes", [])
+    notes += few_tested_note(recipe.tasks)
+    notes += size_notes(base_recipe.origin, parsed.set, command.typed)
+    if not elsewhere and backend is None and not _has_small_models(recipe):
+        from cotrain.runs.memory_plan import fit_to_memory
+
+        recipe, memory_notes = fit_to_memory(recipe, device)
+        notes += memory_notes
+
+    if parsed.dry_run:
+        return _print_plan(command, recipe, backend, device, notes)
+    return _train(parsed, recipe, backend, device, notes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Command:
+    """The command line of a run, as it was read."""
+
+    target: str  # the recipe, as the user named it
+    build: RecipeFunction
+    parser: Parser
+    names: Sequence[str]  # flags that are arguments of the recipe
+    parsed: argparse.Namespace
+    typed: Collection[str]  # flags that were given, here or in a file
+
+    @property
+    def warmup_flag(self) -> str:
+        """The flag of the warm-up, where the recipe has it, as errors name it."""
+        return "--warmup " if "warmup" in self.build.taken else ""
+
+    def fill_in(self, recipe: Recipe) -> None:
+        """Put what the recipe was made of in the place of the recipe's arguments, defaults included."""
+        if recipe.origin is None:
+            return
+        for name in self.names:
+            value = recipe.origin.arguments.get(name, getattr(self.parsed, name))
+            if isinstance(value, dict):
+                value = value.get("function") or value.get("object")
+            setattr(self.parsed, name, value)
+
+
+def _read_command(argv: Sequence[str]) -> _Command:
+    """The flags of ``--config``, then those of ``--smoke``, then those that were typed, which count most."""
     config: tuple[str, dict[str, Any]] | None = None
     if any(word.partition("=")[0] == "--config" for word in argv):
         from cotrain.cli.config_file import config_of, config_words
@@ -73,72 +149,53 @@ def run(argv: Sequence[str]) -> int:
     words = config_words(*config, parser) if config else []
     argv = parser.own_names(argv)
     if "--smoke" in argv:
-        from cotrain.cli.smoke import smoke_note, smoke_words
+        from cotrain.cli.smoke import smoke_words
 
-        words += smoke_words(
-            build, parser, names, argv, lambda parsed, arguments: _make_recipe(build, target, parsed, arguments)
-        )
+        def make_with_data(parsed: argparse.Namespace, arguments: Mapping[str, Any]) -> Recipe:
+            return _make_recipe(build, target, parsed, arguments)
 
+        words += smoke_words(build, parser, names, argv, make_with_data)
     words += argv
+
     parsed = parser.parse_strictly(words, lambda flag, value: _variant_meant(target, value))
-    typed = typed_flags(words, parser)
     if parsed.out is None and not parsed.dry_run:
         parser.error("the following arguments are required: --out")
-    from cotrain.config.large_model_defaults import are_small, size_notes
-    from cotrain.config.override import override
-    from cotrain.config.recipe import check_due
-    from cotrain.data.few_problems import few_tested_note
-    from cotrain.runs.directory import RunDirectory
-    from cotrain.trainer.failures import Diverged, StoppedBySignal
+    typed = typed_flags(words, parser)
+    return _Command(target=target, build=build, parser=parser, names=names, parsed=parsed, typed=typed)
 
-    arguments = {name: value for name, value in parsed_values(parsed, names).items() if name in typed}
-    base_recipe = _make_recipe(build, target, parsed, arguments)
-    check_set_paths(parser, parsed.set, [field.name for field in fields(base_recipe)])
-    recipe = override(base_recipe, parsed.set)
-    warmup_flag = "--warmup " if "warmup" in build.taken else ""
-    if not parsed.dry_run:
-        RunDirectory(parsed.out).check_unused()  # before a model is asked
-        check_due(recipe, warmup_flag=warmup_flag)
-    load_libraries()
-    set_threads(parsed.threads)
+
+def _has_small_models(recipe: Recipe) -> bool:
+    from cotrain.config.large_model_defaults import are_small
+
+    return are_small(policy.model for policy in recipe.policies.values() if policy.head)
+
+
+def _print_plan(
+    command: _Command, recipe: Recipe, backend: MultiProcessBackend | None, device: str, notes: list[str]
+) -> int:
+    """What ``--dry-run`` prints."""
+    from cotrain.cli.config_file import config_lines
+    from cotrain.cli.dry_run import dry_run
+    from cotrain.cli.plan_line import plan_lines
+    from cotrain.runs.fitting import with_packing
+
+    parsed = command.parsed
+    recipe, packing_notes = with_packing(recipe, {"device": device} if backend is None else backend.describe())
+    recipe = with_answer_formats(recipe, parsed, dry=True)
+    if recipe.origin is not None:
+        parsed.set = list(recipe.origin.overrides)
+    lines = config_lines(command.target, command.parser, parsed)
+    all_notes = [*plan_lines(recipe), *notes, *packing_notes]
+    return dry_run(recipe, parsed, backend, lines, all_notes, command.warmup_flag)
+
+
+def _train(
+    parsed: argparse.Namespace, recipe: Recipe, backend: MultiProcessBackend | None, device: str, notes: list[str]
+) -> int:
+    """Run the recipe to its end; the exit code."""
     from cotrain import api
-    from cotrain.trainer.async_rollouts import IN_TURN, check_async_steps
-
-    check_async_steps(recipe, parsed.async_steps)
-    elsewhere = _planned_elsewhere(parsed)
-    backend = backend_of(parsed)
-    device = "cuda" if elsewhere else device_of(parsed.device, here=parsed.backend == "local")
-    if (origin := base_recipe.origin) is not None:
-        for name in names:
-            value = origin.arguments.get(name, getattr(parsed, name))
-            setattr(parsed, name, value.get("function") or value.get("object") if isinstance(value, dict) else value)
-    notes = [smoke_note(recipe)] if parsed.smoke else []
-    notes += getattr(recipe.tasks, "notes", [])
-    notes += few_tested_note(recipe.tasks)
-    notes += size_notes(base_recipe.origin, parsed.set, typed)
-    if (
-        not elsewhere
-        and backend is None
-        and not are_small(spec.model for spec in recipe.policies.values() if spec.head)
-    ):
-        from cotrain.runs.memory_plan import fit_to_memory
-
-        recipe, more = fit_to_memory(recipe, device)
-        notes += more
-
-    if parsed.dry_run:
-        from cotrain.runs.fitting import with_packing
-
-        recipe, packing = with_packing(recipe, {"device": device} if backend is None else backend.describe())
-        notes += packing
-        recipe = with_answer_formats(recipe, parsed, dry=True)
-        parsed.set = list(recipe.origin.overrides) if recipe.origin else parsed.set
-        from cotrain.cli.config_file import config_lines
-        from cotrain.cli.dry_run import dry_run
-        from cotrain.cli.plan_line import plan_lines
-
-        notes = [*plan_lines(recipe), *notes]
-        return dry_run(recipe, parsed, backend, config_lines(target, parser, parsed), notes, warmup_flag)
+    from cotrain.trainer.async_rollouts import IN_TURN
+    from cotrain.trainer.failures import Diverged, StoppedBySignal
 
     trackers = _checked_trackers(parsed.tracker)
     with cluster_notes_of(backend, recipe) as cluster_notes:
