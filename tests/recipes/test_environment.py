@@ -11,6 +11,7 @@ import torch
 from cotrain.data.sources import from_description, task_source
 from cotrain.envs.verifiers.multi_agent import Environments, load_environment
 from cotrain.recipes.environment import environment
+from cotrain.recipes.grpo import grpo
 from cotrain.trainer.trainer import CoTrainer
 from tests.fakes import HERE, on_the_path
 from tests.helpers import TINY
@@ -283,6 +284,12 @@ def test_what_cannot_be_played_is_refused_in_one_line(longer, monkeypatch):
             patch.setattr(task, name, value)
             with refuses("E_SEAT_NOT_TEXT", names=("'one'", reason)):
                 solo_steps(CoTrainer(environment(**SMALL, tasks=longer, steps=1)))
+
+
+def test_recipes_that_ask_whether_an_answer_is_right_are_refused(longer):
+    settings = {name: value for name, value in SMALL.items() if name != "max_tokens"}
+    with refuses("E_TASK_NOT_GRADABLE", names="`environment`"):
+        solo_steps(CoTrainer(grpo(**settings, tasks=longer, steps=1)))
 
 
 def test_what_the_environment_raises_breaks_off_its_episode(longer, monkeypatch):
