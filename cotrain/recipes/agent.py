@@ -174,10 +174,10 @@ def agent(
     models: str = "solver",  # names that the agent may ask for, with commas between, each a policy
     shared: bool = False,  # one policy for all of them that learn
     learns: str | None = None,  # names that learn, with commas between; by default all
-    requests: Positive = 32,  # of a rollout, at most
-    seconds: float = 300.0,  # that a rollout may take besides the models' answers
+    requests: Positive = 32,  # requests of a rollout, at most
+    seconds: float = 300.0,  # seconds that a rollout may take besides the models' answers
     at_once: Positive = 64,  # agents that run at a time
-    max_tokens: Positive = 512,  # of an answer
+    max_tokens: Positive = 512,  # tokens of an answer, at most
 ) -> Recipe:
     assert not isinstance(agent, str) and not isinstance(reward, str)  # the recipe has loaded them
     if reward is not None:

@@ -31,8 +31,8 @@ def environment(
     shared: bool = False,  # one policy for all seats that learn
     learns: str | None = None,  # seats that learn, with commas between; by default all that may
     compare: Compare = "seat",  # what a seat earned in an episode, or each conversation with the same first prompt
-    turns: Positive = 16,  # of one conversation of a seat, at most
-    max_tokens: Positive = 512,  # of a turn
+    turns: Positive = 16,  # turns of one conversation of a seat, at most
+    max_tokens: Positive = 512,  # tokens of a turn, at most
 ) -> Recipe:
     source = run.tasks
     if not isinstance(source, PlayedTasks):

@@ -94,7 +94,7 @@ def judged(
     verifier_lr: float = 2e-4,  # learning rate of the verifier
     format_reward: Weight = 0.0,  # weight of the reward for a readable solution
     verifier_format: float = 0.8,  # weight of the reward for a readable review
-    verifier: Literal["trained", "frozen"] = "trained",  # does it learn beside the generator?
+    verifier: Literal["trained", "frozen"] = "trained",  # frozen: it is not trained after its warm-up
     warmup: int = 20,  # first steps, in which only the verifier is trained
     ratio: tuple[int, int] | None = None,  # steps of generator and verifier, in turn; by default both learn at each
     reviews: int = 4,  # reviews of a solution

@@ -76,7 +76,7 @@ def dpo(
     run: RunConfig,
     *,
     beta: Weight = 0.1,  # β: how much a log-ratio to the start counts
-    loss: PairLoss = "sigmoid",  # of a pair
+    loss: PairLoss = "sigmoid",  # loss of a pair
     sft: float = 0.0,  # share of the wanted reply's cross-entropy in the loss
     max_tokens: int = 1024,  # of prompt and reply together; longer pairs are left out and counted
 ) -> Recipe:

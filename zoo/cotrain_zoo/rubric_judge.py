@@ -173,9 +173,9 @@ async def judge_pair_by(
 def rubric_judge(
     run: RunConfig,
     *,
-    judge: Literal["trained", "frozen"] = "trained",  # does it learn?
-    writer: Literal["trained", "frozen", "none"] = "trained",  # does it learn? "none": the rubric is empty
-    writer_model: str | None = None,  # begins the writer; by default the judge's model
+    judge: Literal["trained", "frozen"] = "trained",  # frozen: it is never trained
+    writer: Literal["trained", "frozen", "none"] = "trained",  # frozen: it is never trained; none: the rubric is empty
+    writer_model: str | None = None,  # initial weights of the writer; by default the judge's model
     writer_lr: float = 2e-4,  # learning rate of the writer
     ratio: tuple[int, int] = (5, 5),  # steps of the judge and of the writer, in turn
     asked: int = 2,  # judgements of each order, or of each reply, that a rubric of the writer's steps is worth

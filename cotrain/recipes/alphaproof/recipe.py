@@ -91,9 +91,9 @@ def alphaproof(
 
     solver = common_roles.solver("generator", run.model)
     if not search:
-        max_tokens = solver.sampling.max_tokens  # of a whole solution
+        max_tokens = solver.sampling.max_tokens  # for a whole solution
     elif common_roles.is_terse(run.model):
-        max_tokens = 64  # of a step
+        max_tokens = 64  # for one step
     else:
         max_tokens = 256
     prover = replace(solver, parse=None, sampling=Sampling(max_tokens=max_tokens))

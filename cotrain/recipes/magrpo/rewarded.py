@@ -33,8 +33,8 @@ from cotrain.rollout.event_loop import gather
 from cotrain.rollout.role import Role, Turn, as_reward
 from cotrain.rollout.runner import Roles
 
-MOST = 8  # agents
-TOKENS = 256  # of an answer
+MOST = 8  # agents, at most
+TOKENS = 256  # tokens of an answer, at most
 JointReward = Callable[[Task, Sequence[str]], float | Awaitable[float]]  # the problem, what each agent says
 JOINT_REWARD = Metadata[float]("joint_reward", float, "mean reward of the joint actions that an answer took part in")
 ACT = """{problem}

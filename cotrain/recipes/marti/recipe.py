@@ -34,15 +34,15 @@ from cotrain.rollout import common_roles
 def marti(
     run: RunConfig,
     *,
-    workflow: Workflow = "debate",  # who hears whom
-    agents: int | None = None,  # how many; by default 2, and 3 for a chain or a mixture
-    rounds: int = 2,  # of a debate or a vote
-    shaping: Shaping = "margin",  # of the reward of later rounds
+    workflow: Workflow = "debate",  # who hears whom, see ``marti/workflows.py``
+    agents: int | None = None,  # number of agents; by default 2, and 3 for a chain or a mixture
+    rounds: int = 2,  # rounds of a debate or a vote
+    shaping: Shaping = "margin",  # how the reward of later rounds is shaped
     alpha: Weight = 0.5,  # weight of the shaping
     beta: Weight = 0.5,  # weight of the team's answer
     over: Literal["agent", "all"] = "agent",  # whose earlier turns count in a debate
-    estimator: Literal["grpo", "rloo", "reinforce++"] = "grpo",  # of all agents
-    models: tuple[str, ...] = (),  # of the agents in turn; by default the model for all
+    estimator: Literal["grpo", "rloo", "reinforce++"] = "grpo",  # advantage estimator of all agents
+    models: tuple[str, ...] = (),  # initial weights of each agent; by default the model for all
     still: int | None = None,  # an agent that does not learn, counted from 0
 ) -> Recipe:
     count = AGENTS[workflow] if agents is None else agents

@@ -82,15 +82,17 @@ def pair_judge(
     run: RunConfig,
     *,
     form: Form | None = None,  # what the judge writes; by default rmr1, and steps of a model that knows short formats
-    learn: Literal["rl", "sft", "none"] = "rl",  # from all judgements by RL, from right ones by imitation, or not
-    pay: Literal["sign", "score"] = "sign",  # ±1, or how far the wanted reply is put ahead
-    orders: Literal["both", "random"] = "both",  # of a pair, in training
+    learn: Literal[
+        "rl", "sft", "none"
+    ] = "rl",  # rl: from all judgements; sft: from right ones, by imitation; none: not
+    pay: Literal["sign", "score"] = "sign",  # reward: ±1, or how far the wanted reply is put ahead
+    orders: Literal["both", "random"] = "both",  # orders in which a pair is judged, in training
     votes: int = 8,  # judgements of each order of a held-out pair, or of each reply
-    keep: int = 0,  # of these votes, the best by a meta judge; 0: all, and no meta judge
+    keep: int = 0,  # votes that a meta judge keeps, the best; 0: all, and no meta judge
     combine: Combine | None = None,  # votes count as verdicts or by their scores; by default letters are verdicts
     solutions: Weight = 0.0,  # weight of cross-entropy of wanted replies beside the judgements (GenRM)
     rm_lr: float = 2e-4,  # learning rate of the meta judge
-    max_tokens: int = 1024,  # of prompt and reply together; pairs with a longer one are left out and counted
+    max_tokens: int = 1024,  # tokens of prompt and reply, at most; pairs with a longer one are left out and counted
 ) -> Recipe:
     check_pairs("pair_judge", run.problems)
     form = form or ("steps" if common_roles.is_terse(run.model) else "rmr1")

@@ -131,7 +131,7 @@ class OwnLibrary:
     """Searches with a function of the user's instead of the facts of a word problem."""
 
     search: Search
-    reader: TextReader  # of the source of the tasks
+    reader: TextReader  # reads questions as those of the tasks' source
 
     async def look_up(self, trail: SearchTrail) -> None:
         """Search for the last query of a trail. A search that fails finds nothing; the turn keeps the reason."""

@@ -64,8 +64,8 @@ def adversarial_imitation(
     run: RunConfig,
     *,
     variant: Literal["gad", "raro"] = "gad",  # which method: a scalar discriminator, or a critic that speaks
-    discriminator: Literal["trained", "frozen"] = "trained",  # does it learn after the warm-up?
-    discriminator_model: str | None = None,  # begins the discriminator; by default the generator's model
+    discriminator: Literal["trained", "frozen"] = "trained",  # frozen: it is not trained after the warm-up
+    discriminator_model: str | None = None,  # initial weights of the discriminator; by default the generator's model
     discriminator_lr: float = 2e-4,  # learning rate of the discriminator
     warmup: NotNegative = 20,  # steps in which the generator learns the expert's replies by cross-entropy
     form: Literal["pair", "steps"] | None = None,  # of raro: what the critic reads; steps of models that know them

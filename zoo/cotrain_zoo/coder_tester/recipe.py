@@ -93,9 +93,9 @@ def coder_tester(
     run: RunConfig,
     *,
     variant: Variant = "cure",  # which method: what the tester sees and what pays
-    coder: Literal["trained", "frozen"] = "trained",  # does the coder learn?
+    coder: Literal["trained", "frozen"] = "trained",  # frozen: it is never trained
     tester: Literal["trained", "frozen", "reference", "random"] = "trained",  # who tests
-    tester_model: str | None = None,  # begins the tester; by default the coder's model
+    tester_model: str | None = None,  # initial weights of the tester; by default the coder's model
     tester_lr: float = 2e-4,  # learning rate of the tester
     tests: int = 4,  # turns of the tester: for a task, or for each program that it sees
     most: int | None = None,  # tests of a turn that count; by default 1, of code_a1 4
