@@ -106,7 +106,7 @@ def run(argv: Sequence[str]) -> int:
 
     if parsed.dry_run:
         return _print_plan(command, recipe, backend, device, notes)
-    return _run_recipe(parsed, recipe, backend, device, notes)
+    return _start_run(parsed, recipe, backend, device, notes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +189,7 @@ def _print_plan(
     return dry_run(recipe, parsed, backend, lines, all_notes, command.warmup_flag)
 
 
-def _run_recipe(
+def _start_run(
     parsed: argparse.Namespace, recipe: Recipe, backend: MultiProcessBackend | None, device: str, notes: list[str]
 ) -> int:
     """Run the recipe to its end; the exit code."""

@@ -299,7 +299,7 @@ def _sentence_answer(sentence: str) -> str:
     if _FORMULA.search(sentence):
         runs = [run.strip().rstrip(",;") for run in re.split(r"(?<!\S)[A-Za-z]{2,}[,;:]?(?!\S)", sentence)]
         return next((run for run in runs if _FORMULA.search(run)), sentence)
-    return _numbers_of(sentence)
+    return _listed_numbers(sentence)
 
 
 def _equation_answer(sentence: str) -> str:
@@ -320,7 +320,7 @@ def _equation_answer(sentence: str) -> str:
     return sentence
 
 
-def _numbers_of(sentence: str) -> str:
+def _listed_numbers(sentence: str) -> str:
     """The first number of a sentence, with those that it is listed with and with the word behind them; the sentence
     where there is none, and where words change what the number says."""
     numbers = list(_NUMBER.finditer(sentence))
