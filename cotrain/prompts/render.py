@@ -54,7 +54,6 @@ _MARK = ("\ue000", "\ue001")  # around the number of a hidden control token
 _PAD = "\t"  # set around a placeholder to see whether the template trims contents
 _MARKED = re.compile(f"{_MARK[0]}(\\d+){_MARK[1]}")
 PLACEHOLDER = "content{}placeholder"
-REMEMBERED = 256  # prompts whose ids are remembered
 _BEFORE = 256  # characters that are encoded in front of a text
 _ANCHORS = ("\n", ".", "a")  # and what is where its tokens would grow together with them
 _EXCHANGE = (Message("user", ""), Message("assistant", ""))  # the shortest conversation with a reply
@@ -123,7 +122,6 @@ class Renderer:
     def _prepare_tokens(self, tokenizer: PreTrainedTokenizerBase, generation_config: GenerationConfig | None) -> None:
         self._template = ChatTemplate.from_tokenizer(tokenizer)
         self._layouts: dict[tuple[tuple[str, ...], bool], _Layout | str] = {}
-        self._encoded: dict[tuple[tuple[Piece, ...], str], tuple[int, ...]] = {}  # at most ``REMEMBERED``
         self._control = set(tokenizer.all_special_ids)  # ids that carry no text
         self._control |= {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
         self._decoder = Decoder(tokenizer, self._control)
@@ -174,19 +172,7 @@ class Renderer:
         return self._pieces_of(messages, opening=True)
 
     def encode_pieces(self, pieces: Sequence[Piece], before: str = "") -> tuple[int, ...]:
-        """Their ids, behind the text ``before``. Replies are encoded alone; no content becomes a control token.
-
-        The newest are remembered, as all answers of a group have one prompt."""
-        key = (tuple(pieces), before)
-        ids = self._encoded.get(key)
-        if ids is None:
-            ids = self._encode_pieces(pieces, before)
-            if len(self._encoded) == REMEMBERED:
-                self._encoded.clear()
-            self._encoded[key] = ids
-        return ids
-
-    def _encode_pieces(self, pieces: Sequence[Piece], before: str) -> tuple[int, ...]:
+        """Their ids, behind the text ``before``. Replies are encoded alone; no content becomes a control token."""
         ids: list[int] = []
         stretch: list[Piece] = []
         for text, origin in pieces:
