@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cotrain.core.errors import ConfigError
 from cotrain.prompts.chat_template import Message
-from cotrain.prompts.render import REMEMBERED, Renderer
+from cotrain.prompts.render import Renderer
 from tests.sentences import refuses
 
 TEMPLATES = ["ours", "chatml", "trimming", "strict", "thinking"]
@@ -49,16 +49,6 @@ def test_control_tokens_in_contents_are_plain_text(tokenizer_with, kind, templat
     assert [i for i in ids if i in special] == own
     assert ids.count(tokenizer.convert_tokens_to_ids("<step>")) == 3  # tags stay single tokens
     assert tokenizer.decode(ids).count("<|im_end|>") >= 3  # nothing is lost
-
-
-def test_some_prompts_are_remembered(tokenizer_with):
-    """The ids of the newest; they are those that a renderer gives that has never seen them."""
-    renderer = Renderer(tokenizer_with("bytes", "ours"))
-    prompts = [[Message("user", f"{number} apples")] for number in range(REMEMBERED + 2)]
-    ids = [renderer.render(prompt) for prompt in prompts]
-    assert 0 < len(renderer._encoded) <= REMEMBERED
-    assert renderer.render(prompts[-1]) is ids[-1]
-    assert renderer.render(prompts[0]) == Renderer(tokenizer_with("bytes", "ours")).render(prompts[0]) == ids[0]
 
 
 def test_a_control_token_that_is_not_marked_special_is_cut(tokenizer_with):
