@@ -39,7 +39,7 @@ from cotrain.inference.contract import Engine
 from cotrain.metrics.steps import flops_of
 from cotrain.rollout.event_loop import EngineEventLoop
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import BatchProgress, RolloutRunner, grade_outside
+from cotrain.rollout.runner import BatchProgress, RolloutRunner, grade_async
 from cotrain.trainer.async_rollouts import (
     Overlap,
     RolloutBatch,
@@ -130,7 +130,7 @@ class CoTrainer:
             self.policies.renderers,
             self.recipe.roles if roles is None else roles,
             seed,
-            grader=grade_outside,
+            grader=grade_async,
             loop=self._loop,
         )
 
