@@ -39,9 +39,9 @@ from cotrain.core.types import BROKEN_OFF, TOO_LONG, AsyncGrader, Episode, Grade
 from cotrain.inference.contract import ContextLimitedEngine, Engine
 from cotrain.prompts.render import Rendering
 from cotrain.prompts.templates import fields_of
+from cotrain.rollout.context import Grader, PromptFields, RolloutContext
 from cotrain.rollout.conversation import Conversation, finish_conversations
 from cotrain.rollout.event_loop import EngineEventLoop, ProtocolStoppedLoop, engine_paused, gather, is_cancelled_by_loop
-from cotrain.rollout.play_context import Grader, PromptFields, RolloutContext
 from cotrain.rollout.role import Role, Turn
 
 OnEpisodeEnd = Callable[[], None]

@@ -52,9 +52,9 @@ from cotrain.runs.directory import (
 )
 from cotrain.runs.figures import (
     best_step,
-    end_figures,
+    end_metrics,
     evaluate_on_validation,
-    figures_on_test_split,
+    metrics_on_test_split,
     problems_json,
     progress_shown,
     seconds_of,
@@ -429,7 +429,7 @@ def _finish(run: ActiveRun, recorder: StepRecorder) -> RunResult:
         summary["chosen"] = chosen
         _load_best(run, chosen)
     with progress_shown(trainer, "the end", run.observer.message):
-        after = end_figures(trainer, run.observer.message)
+        after = end_metrics(trainer, run.observer.message)
     recorder.report_set_aside_tasks()
     before_counts = run.directory.read("before_counts.json")  # by problem, so that changes are paired
     summary["before"] = run.initial_metrics
@@ -466,7 +466,7 @@ def _measure_start(run: ActiveRun) -> dict[str, Any]:
         for line in (*too_long_notes(run.trainer), *crowded_notes(run.trainer)):
             run.observer.message(line)
     with progress_shown(run.trainer, "the start", run.observer.message):
-        metrics = figures_on_test_split(run.trainer)
+        metrics = metrics_on_test_split(run.trainer)
     files = {"before_counts.json": counts_json(metrics), "before.json": estimates_json(metrics)}
     # Where steps were trained already, the start was measured before them, and its files were lost since. Measured
     # again, they must have the recorded hashes.
