@@ -37,12 +37,12 @@ def run(
         recipe: what a recipe function returns, such as ``tango(steps=160)``.
         out: the directory, which must not hold another run.
         checkpoint_every: steps between two checkpoints. The two newest ones stay.
-        keep_every: also keep the checkpoints of every so many steps, such as 100, 200, … for 100; 0: none of them.
+        keep_every: N > 0 also keeps the checkpoints of steps N, 2N, …; 0: only the two newest.
         device: "cpu", "cuda", …; "auto": cuda where there is one, else cpu.
         backend: runs the policies; None: this process, on ``device``.
-        observer: is told of steps and alarms; None: a table on standard output, as of the command.
-        async_steps: K > 0: the rollouts of step t + K are collected while step t is updated (docs/cluster.md);
-            0: each step is collected with the weights of the update before.
+        observer: is told of steps and alarms; None: a live table on standard output, as `cotrain run` shows it.
+        async_steps: 1 or more: the rollouts of step t + async_steps are collected while step t is updated
+            (docs/cluster.md); 0: each step is collected with the weights of the update before.
 
     On SIGINT, SIGTERM or SIGHUP the state is saved, and ``StoppedBySignal`` is raised: a SystemExit with the signal's
     exit code.
@@ -62,10 +62,10 @@ def run(
                 async_steps=async_steps,
             )
     except Interrupted as interrupted:
-        _write_report_if_possible(out)
+        _write_report_or_skip(out)
         raise StoppedBySignal(interrupted.signal) from None
     except Exception:
-        _report_failed(out)
+        _report_failed_run(out)
         raise
     write_report(out)
     _print_outcome(result, observer)
@@ -86,7 +86,7 @@ def resume(
     Args:
         directory: the run's directory.
         recipe: only for a run of a Recipe that you built by hand; any other is built again from the directory.
-        device, backend, observer: as of ``run``.
+        device, backend, observer: see ``run``.
         changed_code: continue although your code files changed since the start; the new version is recorded.
     """
     from cotrain.runs.changes import check_models_exist, rebuild_recipe
@@ -103,15 +103,15 @@ def resume(
         if not is_over:
             check_models_exist(run_recipe.policies, directory)
 
-        with _observer_for(run_recipe, observer, spent=latest_costs(directory)) as run_observer:
+        with _observer_for(run_recipe, observer, costs_so_far=latest_costs(directory)) as run_observer:
             result = resume_run(
                 run_recipe, directory, device=device, backend=backend, observer=run_observer, changed_code=changed_code
             )
     except Interrupted as interrupted:
-        _write_report_if_possible(directory)
+        _write_report_or_skip(directory)
         raise StoppedBySignal(interrupted.signal) from None
     except Exception:
-        _report_failed(directory)
+        _report_failed_run(directory)
         raise
     write_report(directory)
     _print_outcome(result, observer)
@@ -143,22 +143,23 @@ def _advice_for(value: object) -> str:
 
 
 def _name_of(value: object) -> str:
-    """``tango`` of the function tango, and of the string "cotrain.recipes.tango"; "" of what has no name."""
+    """The last part of a function's name or of a dotted path, such as ``tango``; "" for a value without a name."""
     path = value if isinstance(value, str) else str(getattr(value, "__name__", ""))
     return path.rpartition(".")[2]
 
 
 @contextmanager
 def _observer_for(
-    recipe: Recipe, observer: Observer | None, spent: Mapping[str, float] | None = None
+    recipe: Recipe, observer: Observer | None, costs_so_far: Mapping[str, float] | None = None
 ) -> Iterator[Observer]:
-    """The observer of the run: the caller's, or a live table."""
+    """The observer of the run: the caller's, or a live table. ``costs_so_far``: tokens, FLOPs and seconds of a run that
+    goes on, by which the table shows what is left of its budgets."""
     if observer is not None:
         yield observer
         return
     from cotrain.reports.live import LiveTable, budgets_of
 
-    with LiveTable(budgets_of(recipe), spent=spent) as live:
+    with LiveTable(budgets_of(recipe), spent=costs_so_far) as live:
         yield live
 
 
@@ -168,23 +169,23 @@ def _print_outcome(result: RunResult, observer: Observer | None) -> None:
         print_lines(outcome_lines(result))
 
 
-def _write_report_if_possible(directory: Path) -> None:
-    """Write the report of a run that did not come to its end."""
-    with suppress(CotrainError):  # the first error is the one to report, as on a full disk
+def _write_report_or_skip(directory: Path) -> None:
+    """Write the report of a run that did not come to its end; no report if that fails."""
+    with suppress(CotrainError):  # a failure here must not hide the error that ended the run
         write_report(directory)
 
 
-def _report_failed(directory: Path) -> None:
+def _report_failed_run(directory: Path) -> None:
     """Write the report of a run that failed, if it had begun: nothing is written into a directory of somebody else."""
-    has_begun = (directory / STOPPED).is_file()  # an error is noted there once there is something to report
+    has_begun = (directory / STOPPED).is_file()  # ``runs/run.py`` writes this file if the run can be resumed
     if has_begun:
-        _write_report_if_possible(directory)
+        _write_report_or_skip(directory)
 
 
 def trust_code(directory: Path | str) -> None:
     """Trust the Python files that a run directory names, as long as they do not change: they run with all your rights.
 
-    Nothing is returned: building the recipe again imports the files, and that is what records your consent.
+    They are imported once here, as the recipe is built again: importing them with consent is what records it.
     """
     from cotrain.core.trust import with_consent
     from cotrain.runs.changes import rebuild_recipe

@@ -71,7 +71,7 @@ def test_measuring_says_how_many_episodes_it_plays(tmp_path, capsys):
 @pytest.mark.whole
 def test_the_count_is_what_is_played(tmp_path):
     """Judges are played once more on the start's solutions, where there is a start."""
-    from cotrain.runs.figures import count_episodes, figures_on_test_split
+    from cotrain.runs.figures import count_episodes, metrics_on_test_split
     from cotrain.trainer.trainer import CoTrainer
 
     run = {"model": TINY, "steps": 2, "warmup": 1, "reviews": 1, "evaluation_tasks": 4}
@@ -83,7 +83,7 @@ def test_the_count_is_what_is_played(tmp_path):
         return lambda: None
 
     trainer.eval_progress = count
-    figures_on_test_split(trainer)
+    metrics_on_test_split(trainer)
     trainer.close()
     assert len(played) == 8 and sum(played) == count_episodes(trainer)
 

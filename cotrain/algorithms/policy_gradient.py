@@ -34,7 +34,8 @@ Or *rewards* are added before advantages are computed, and every token of an ans
 
     r(i) = Σ w_ans r_ans(i) + Σ α_step r_step(i)                        advantage_mix="reward"
 
-with r_step(i) the mean of the rewards of the answer's spans (``step_scale="1/K"``) or their sum ("one"), 0 without.
+with r_step(i) the mean of the rewards of the answer's spans (``step_scale="1/K"``) or their sum ("one"); 0 for an
+answer without such rewards.
 
 E.g. RL Tango:
 
@@ -131,7 +132,8 @@ __all__ = [
 #     leave_one_out   r − mean of the others   RLOO, arXiv 2402.14740
 #
 # ``values`` ``[N]`` float64 are the rewards of one channel and ``group_ids`` ``[N]`` the index of each one's group; the
-# result is ``[N]``, 0 in a group without spread. Another estimator is another such function (docs/new-estimator.md).
+# result is ``[N]``, 0 in a flat group, whose rewards are all equal. Another estimator is another such function
+# (docs/new-estimator.md).
 
 
 # Types in quotes: torch is not imported yet when these lines run.
@@ -156,9 +158,10 @@ SampleEdit = Callable[[Sequence[Sample]], tuple[list[Sample], dict[str, int]]]
 
 
 def drop_flat_groups(samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, int]]:
-    """A group is flat when none of its tokens has an advantage: it teaches nothing and would cost a forward pass. A
-    dropped group is neither in the totals that the loss is divided by nor in the KL term. Its samples are counted as
-    "zero_spread"."""
+    """Drop flat groups: none of their tokens has an advantage, so they teach nothing and would cost a forward pass.
+
+    A dropped group is neither in the totals that the loss is divided by nor in the KL term. The samples of flat groups
+    are counted under the metric key "zero_spread"."""
     not_flat = {sample.group for sample in samples if bool(sample.advantages.any())}
     kept = [sample for sample in samples if sample.group in not_flat]
     n_dropped = len(samples) - len(kept)
@@ -180,7 +183,7 @@ def drop_flat_groups(samples: Sequence[Sample]) -> tuple[list[Sample], dict[str,
 
 @dataclass(frozen=True, slots=True)
 class PPOClip:
-    """The clipped ratio of each token."""
+    """The clipped ratio of each token. A call returns losses ``[B, T]``, and metrics: name → ``[B, T]``."""
 
     low: float = 0.2
     high: float = 0.2
@@ -245,7 +248,9 @@ def policy_loss(
         entropy: ``[B, T]`` of the distribution that each was drawn from; needed when its coefficient is not zero.
         totals: tokens and sequences of the whole update, by which the sums are divided.
         token_loss: the loss of each token.
-        normalise, constant: as in ``functional.reductions.reduce_loss``.
+        normalise, constant: by what the sum over tokens is divided. "token": the tokens of the update. "sequence": each
+            sequence's sum by its own tokens, then by the sequences of the update. "constant": ``constant`` times
+            the sequences of the update.
         entropy_coef: η, the coefficient of the entropy.
 
     Metrics: "clip_fraction", "ratio", "sampler_trainer_diff" (|log π_sampler − log π|), "sampler_trainer_kl" (k3 of the
@@ -273,7 +278,7 @@ def policy_loss(
         token_losses, _ = token_loss(logprobs, with_unit_ratio(batch, is_masked, logprobs))
         token_mask = is_masked[:, None].expand_as(mask)  # [B, T]
         token_losses = token_losses.masked_fill(token_mask, 0.0)
-        observed["mismatch_masked"] = token_mask.to(mask)
+        observed["mismatch_masked"] = token_mask.to(mask.dtype)
     value = reduce_term(token_losses, batch.weights)
     observed["surprisal"] = -logprobs
 
@@ -326,8 +331,8 @@ def uses_ratio(loss: TokenLoss) -> bool:
 
 
 def _on_policy_loss(loss: TokenLoss) -> TokenLoss:
-    """The loss of samples that answered the prompt they are trained with. ``Shaped`` wraps it, and replaces it for the
-    other ones."""
+    """The loss of samples that are trained with the prompt that they answered. ``Shaped`` uses it for these, and a
+    loss of its own for samples whose prompt was changed after sampling. Any other loss is for all samples."""
     return loss.on_policy if isinstance(loss, Shaped) else loss
 
 
@@ -347,7 +352,7 @@ class PolicyLossOptions:
     normalise: Normalise = "token"
     constant: float | None = None  # tokens per sequence, with normalise="constant"
     kl: KLPenalty | None = None
-    entropy: float = 0.0  # η, the coefficient of the entropy
+    entropy: float = 0.0  # η, the coefficient of the entropy: ``entropy_coef`` of ``policy_loss``
 
     def loss_of(
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, totals: BatchTotals
@@ -369,6 +374,15 @@ class PolicyLossOptions:
 # -- The algorithm: from rewards to advantages; its loss is ``policy_loss``.
 
 
+# Rewards as tensors (``TokenRewards`` in ``samples.py``). A conversation that is cut into several samples has one
+# reward for the whole, placed in each of them. So there are two ways to count:
+#
+#     [U]   each reward once: what advantages are computed of
+#     [M]   each place, a token of a sample, that has a reward: what is placed on tokens
+#
+# ``rewards.samples_to_rewards`` takes a value of each of N samples, [N], and gives [U]; ``rewards.rewards_to_places``
+# takes [U] and gives [M].
+
 OverBatch = Callable[["torch.Tensor"], "torch.Tensor"]  # [N] → [N], N tokens of the whole batch
 MERGED = "merged"  # name of the channel that holds a sum of rewards, in the metrics too
 NO_COUNTS: Counts = (0.0, 0.0)  # counts of the two classes before the first batch
@@ -386,8 +400,11 @@ class PolicyGradient(PolicyLossOptions):
     """GRPO and its relatives. Baselines and class counts are the state that ``credit`` returns."""
 
     reward_weights: RewardWeights  # signal → weight of its advantages
-    # Rewards are summed before advantages are computed in two cases. With ``sum_rewards_first`` only those per answer
-    # are; per-span advantages are mixed in afterwards. With advantage_mix="reward" all are, and nothing is left to mix.
+    # Which rewards are summed before advantages are computed:
+    #
+    #     sum_rewards_first=False    none: each has advantages of its own
+    #     sum_rewards_first=True     those per answer; the advantages of those per span are mixed in afterwards
+    #     advantage_mix="reward"     all, whatever ``sum_rewards_first`` says
     sum_rewards_first: bool = False
     advantage_mix: AdvantageMix = "convex"  # equations at the top
     step_scale: StepScale = "1/K"  # reward of one step among K: ±1/K (Tango), or ±1 ("one")
@@ -434,9 +451,10 @@ class PolicyGradient(PolicyLossOptions):
         return [signal for signal in self.reward_weights if signal.per == per]
 
     def _outcome_share(self, weights: Mapping[Signal, float]) -> float:
-        """Weight of the per-answer channels: 1 − Σ_p α_p, or 1. Raises ConfigError for weights that are no shares."""
+        """Weight of the per-answer channels: 1 − Σ α of the per-span rewards; 1 where they are no shares of 1."""
         if self.advantage_mix != "convex":
             return 1.0
+        # Checked where the weights start and end. Between, weights of different shapes may add up to more than 1.
         self._check_span_weights(weights)
         return 1.0 - sum(weights[signal] for signal in self._signals_of_kind("span"))
 
@@ -457,10 +475,11 @@ class PolicyGradient(PolicyLossOptions):
         signals = [*self.reward_weights]
         if self.balance is not None:
             signals.append(self.balance.class_label)
+        compares_rewards = self.advantage is not None and bool(self.reward_weights)
         return Needs(
             reward_signals=tuple(signals),
             off_policy_corrected=uses_ratio(self.loss),
-            min_group_size=2 if self.advantage and self.reward_weights else 1,
+            min_group_size=2 if compares_rewards else 1,
             reference_policy=self.kl.to if self.kl else None,
             entropy=self.entropy != 0.0,
             zero_advantage_has_gradient=has_other_terms(self.loss, self.kl, self.entropy),
@@ -496,7 +515,7 @@ class PolicyGradient(PolicyLossOptions):
                 for total, part in zip(mixed, advantages, strict=True):
                     total += channel.factor * part  # in place: ``mixed`` holds these tensors
         if n_groups and self.reward_weights:
-            metrics["zero_spread_groups"] = self._share_without_spread(channels.values(), group_ids, n_groups)
+            metrics["zero_spread_groups"] = self._share_of_flat_groups(channels.values(), group_ids, n_groups)
 
         # 4. What is learned from: the roles that are trained, in groups that have an advantage.
         learned = [
@@ -508,7 +527,7 @@ class PolicyGradient(PolicyLossOptions):
             learned, left_out = edit(learned)
             dropped |= left_out
 
-        # 5. Class weights of what is learned from. The classes of all samples are counted.
+        # 5. Class weights: from the class frequencies of all samples, on those that are learned from.
         new_state: State = {}
         if self.balance is not None:
             counts: Counts = state.get("classes", NO_COUNTS)
@@ -543,9 +562,9 @@ class PolicyGradient(PolicyLossOptions):
             channels[signal.name] = Channel(rewards[signal], alpha)
         return channels
 
-    def _share_without_spread(self, channels: Iterable[Channel], group_ids: torch.Tensor, n_groups: int) -> float:
-        """The share of groups whose rewards are all equal in every channel that counts. Where rewards are not compared
-        within groups, the whole batch is one group."""
+    def _share_of_flat_groups(self, channels: Iterable[Channel], group_ids: torch.Tensor, n_groups: int) -> float:
+        """The share of flat groups: their rewards are all equal in every channel with a factor other than 0. Where
+        rewards are not compared within groups, the whole batch is one group."""
         if self.advantage is None:
             group_ids = torch.zeros_like(group_ids)
             n_groups = 1
@@ -553,7 +572,8 @@ class PolicyGradient(PolicyLossOptions):
         for channel in channels:
             if channel.factor:
                 rewards = channel.rewards
-                is_flat &= group_is_flat(rewards.unique_values, rewards.by_reward(group_ids), n_groups)
+                groups_of_rewards = rewards.samples_to_rewards(group_ids)  # [U]
+                is_flat &= group_is_flat(rewards.unique_values, groups_of_rewards, n_groups)
         return float(is_flat.double().mean())
 
     def _channel_advantages(
@@ -565,16 +585,16 @@ class PolicyGradient(PolicyLossOptions):
             owners = [samples[index] for index in rewards.unique_samples.tolist()]
             keys = [f"{owner.role}/{name}" for owner in owners]
             episodes = [owner.episode_key for owner in owners]
-            values, baselines = self.baseline(values, keys, episodes, baselines)
+            values, baselines = self.baseline(values, keys=keys, episodes=episodes, seen=baselines)
         if self.advantage is not None:
-            values = self.advantage(values, rewards.by_reward(group_ids))
+            values = self.advantage(values, rewards.samples_to_rewards(group_ids))
 
         # One [T] per sample: each reward's advantage on the token that the reward is placed on, 0 elsewhere.
-        placed = on_tokens(samples, rewards, rewards.by_place(values))
+        placed = on_tokens(samples, rewards, rewards.rewards_to_places(values))
         advantages = [reward_to_go(row) for row in placed]  # A(t): the sum of those at t or later
 
         # Samples without a value in this channel keep advantage 0.
-        with_value = sorted(set(rewards.sample_index.tolist()))
+        with_value = rewards.samples_with_value()
         if self.over_batch is not None and with_value:
             lengths = [len(advantages[i]) for i in with_value]
             joined = torch.cat([advantages[i] for i in with_value])  # [N], all tokens of the batch
@@ -592,9 +612,10 @@ def _summed_rewards(
     sums = torch.zeros(n_trajectories, dtype=torch.float64)
     for signal, weight in weights.items():
         signal_rewards = rewards[signal]
-        # A span weight is 1 / (number of values on the span), so several values of one span count as their mean.
+        # A span weight is 1 / (number of values on the span): where two reviews gave one span a value, each counts 1/2,
+        # so that a span has the mean of its values. The 1/K of ``step_scale`` is in the values already.
         values = signal_rewards.unique_values * signal_rewards.unique_span_weights  # [U]
-        sums.index_add_(0, signal_rewards.by_reward(trajectories), weight * values)
+        sums.index_add_(0, signal_rewards.samples_to_rewards(trajectories), weight * values)
     return one_per_trajectory(samples, sums)
 
 

@@ -261,11 +261,15 @@ class TokenRewards(NamedTuple):
         """[U] float64, the span weight of each reward."""
         return self.span_weights[self.first_index]
 
-    def by_reward(self, by_sample: torch.Tensor) -> torch.Tensor:
+    def samples_with_value(self) -> list[int]:
+        """The indices of the samples that have any value, in order."""
+        return sorted(set(self.sample_index.tolist()))
+
+    def samples_to_rewards(self, by_sample: torch.Tensor) -> torch.Tensor:
         """[N] → [U]: for each reward what belongs to its sample, such as the sample's group."""
         return by_sample[self.unique_samples]
 
-    def by_place(self, values: torch.Tensor) -> torch.Tensor:
+    def rewards_to_places(self, values: torch.Tensor) -> torch.Tensor:
         """[U] → [M]: the value of a reward at every place that has it."""
         return values[self.reward_index]
 

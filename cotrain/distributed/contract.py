@@ -55,7 +55,7 @@ class Backend(Protocol):
         gives ``changed`` new weights; None where nobody can be."""
         ...
 
-    def enable_overlap(self) -> bool:
+    def try_to_overlap(self) -> bool:
         """May requests be answered while policies are updated? Asked once, where a run wants that: from then on they
         are answered with the weights that were published last, also by a new engine."""
         ...

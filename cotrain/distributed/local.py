@@ -105,7 +105,7 @@ class LocalBackend:
         held = [name for name in sampled if self.lane_of(name) in busy]
         return held if self.engine.can_hold and len(held) < len(sampled) else None
 
-    def enable_overlap(self) -> bool:
+    def try_to_overlap(self) -> bool:
         """The engine's weights are the learners'."""
         return False
 

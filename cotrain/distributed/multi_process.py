@@ -186,10 +186,10 @@ class MultiProcessBackend:
         if not (self.worlds and self.engine.can_hold and self.kind == "local"):
             return None
         if self._published is None:
-            self.enable_overlap()
+            self.try_to_overlap()
         return list(changed)
 
-    def enable_overlap(self) -> bool:
+    def try_to_overlap(self) -> bool:
         """The weights that were published last are kept where they are on their way, in Ray's store."""
         self._published = {}
         retry_lost(self._publish_all, ProcessLost, self.restart_lost_processes)

@@ -25,7 +25,8 @@ What differs from the authors' code:
 
 Replies that do not parse:
 
-- A review that does not parse earns the part of the format reward that ``ParseFailure.format_score`` gives it.
+- A review that does not parse earns a part of the format reward: in the format "steps" 1 − 0.8 for each missing part
+  − 0.4 for stray text, and at least 0 (``ParseFailure.format_score``).
 - A solution that does not parse is never reviewed, and counts as one wrong step.
 - ``format_reward`` pays the generator for a readable solution.
 """
@@ -67,18 +68,20 @@ from cotrain.rollout import common_roles, verifier_roles
 from cotrain.rollout.protocols import StepRewards, check_step_rewards
 
 
+# Called with keywords, as in tango(steps=…, seed=…, reviews=…): ``@recipe`` collects the settings that every recipe has
+# in ``run``, and passes on the others, which are RL Tango's own.
 @recipe(steps=160)
 def tango(
     run: RunConfig,
     *,
     verifier_model: str | None = None,  # initial weights of the verifier; by default the generator's model
-    reviews: int = 8,  # reviews per solution in the verifier's steps; in the generator's steps it is ``votes``
+    reviews: int = 8,  # reviews per solution when the verifier is trained; when the generator is, it is ``votes``
     warmup: int = 40,  # training steps at the start, in which only the verifier is trained
     ratio: tuple[int, int] = (3, 1),  # training steps of the generator and of the verifier, in turn
     verifier_lr: float = 2e-4,  # learning rate of the verifier
     verifier_kl: float = 0.0,  # weight of the KL term between the verifier and its initial weights
     format_reward: Weight = 0.0,  # weight of the reward for a readable solution
-    verifier_format: float = 0.8,  # weight of the reward for a readable review
+    verifier_format: Weight = 0.8,  # weight of the reward for a readable review
     alpha: float = 0.1,  # weight α of the step rewards, at the start
     alpha_end: float = 0.001,  # the same weight, at the end
     # With the advantages A of the outcome and of the steps:
@@ -87,13 +90,13 @@ def tango(
     #     "add"      A = A_outcome + α A_steps
     #     "reward"   A of the one reward r = r_outcome + α r_steps
     advantage_mix: AdvantageMix = "convex",  # how outcome and steps are mixed: shares, a sum, or one summed reward
-    step_scale: StepScale = "1/K",  # worth of each of a solution's K steps: "1/K" ±1/K, "one" ±1
+    step_scale: StepScale = "1/K",  # reward of a right or wrong step among K; 1/K: ±1/K, one: ±1
     estimator: Literal["grpo", "dr_grpo", "rloo", "reinforce++"] = "grpo",  # advantage estimator of both policies
     clip_high: float = 0.2,  # upper clip of the importance ratio π/π_sampler
     verifier: Literal["trained", "frozen"] = "trained",  # frozen: the verifier is never trained
-    review_format: verifier_roles.ReviewFormat = "steps",  # format of the verifier's reviews
-    votes: int = 1,  # reviews per solution in the generator's steps; their step verdicts reward the generator
-    combine: Combine = "mean",  # function that combines several reviews into one
+    review_format: verifier_roles.ReviewFormat = "steps",  # format of reviews; genrm and scored judge no steps
+    votes: int = 1,  # reviews per solution when the generator is trained; their step verdicts reward it
+    combine: Combine = "mean",  # how several reviews are combined into one, such as mean or majority
     steps_judged_by: StepRewards = "verifier",  # source of step rewards
     oracle_noise: float = 0.0,  # probability with which the oracle's step verdict is flipped
     balance: bool = True,  # class weights: reviews of the rarer kind of solution count more
@@ -116,10 +119,13 @@ def tango(
 
     check_step_rewards(steps_judged_by, oracle_noise)
 
-    make_algorithm = ALGORITHMS[estimator]  # a function that returns a PolicyGradient
+    # GRPO(), DrGRPO(), … return a PolicyGradient with other defaults, above all of ``advantage``; they take the same
+    # settings.
+    make_algorithm = ALGORITHMS[estimator]
     loss = PPOClip(0.2, clip_high)
 
-    # The generator learns from its outcome, and from a verdict on each of its steps.
+    # The generator learns from its outcome, and from a verdict on each of its steps. The weight of step rewards decays
+    # over the generator's updates.
     generator_rewards: dict[Signal, float | Anneal] = {OUTCOME: 1.0, STEP: decay(alpha, alpha_end)}
     if format_reward:
         generator_rewards[FORMAT] = format_reward
@@ -128,9 +134,10 @@ def tango(
         advantage_mix=advantage_mix,
         step_scale=step_scale,
         loss=loss,
-        kl=run.kl_penalty(),  # to "reference", with the weight run.kl
+        kl=run.kl_penalty(),  # to the policy "reference" below, with the weight run.kl; None if that is 0
     )
-    # The policy "generator" plays the role "solver"; the policy "verifier" plays the role "verifier".
+    # Objectives are called as the policies that they train. The policy "generator" plays the role "solver", the policy
+    # "verifier" the role "verifier".
     objectives = {"generator": Objective(policy="generator", role="solver", algorithm=learn_to_solve)}
 
     if trains_verifier:
@@ -142,7 +149,7 @@ def tango(
             sum_rewards_first=True,  # agreement + 0.8 · format is one reward, and advantages are those of the sum
             balance=ClassBalance() if balance else None,
             loss=loss,
-            kl=kl_penalty("verifier_reference", verifier_kl),
+            kl=kl_penalty("verifier_reference", verifier_kl),  # to that policy below; None if verifier_kl is 0
         )
         objectives["verifier"] = Objective(policy="verifier", role="verifier", algorithm=learn_to_judge)
 
@@ -151,7 +158,7 @@ def tango(
         policies["verifier"] = run.learner(initial_verifier, lr=verifier_lr)
     else:
         policies["verifier"] = frozen(initial_verifier)
-    policies |= run.reference_policies()  # "reference": the generator's initial weights, where run.kl is not 0
+    policies |= run.reference_policies()  # "reference": the generator's initial weights; none if run.kl is 0
     if trains_verifier and verifier_kl:
         policies["verifier_reference"] = frozen(initial_verifier)
 
@@ -165,7 +172,8 @@ def tango(
             combine=combine,
         )
 
-    # Without a verifier that judges steps, no reward of the generator's steps depends on a review: none is sampled.
+    # A phase says what a training step does; it is called as the policy that it trains. Without a verifier that judges
+    # steps, no reward of the generator depends on a review: none is sampled.
     votes_needed = votes if steps_judged_by == "verifier" else 0
     generator_phase = Phase(
         name="generator",
@@ -174,7 +182,7 @@ def tango(
     )
     verifier_phase = Phase(
         name="verifier",
-        protocol=partial(solve_then_verify, reviews=reviews, step_rewards="none"),
+        protocol=partial(solve_then_verify, reviews=reviews, step_rewards="none"),  # it trains no generator
         objectives=("verifier",),
         group_size=1,  # one solution per problem; a group of the verifier is the reviews of one solution
     )
@@ -183,16 +191,18 @@ def tango(
         # ``verifier_phase`` reviews one solution per problem. Here all solutions of a group are reviewed, so each gets
         # a quarter of the reviews; at least 2, since a group of one review has no advantage.
         protocol = solve_with_step_rewards(max(2, reviews // 4))
-        schedule = constant_schedule(protocol, "generator", "verifier", name="both")
+        trained_objectives = ("generator", "verifier")
+        schedule = constant_schedule(protocol, *trained_objectives, name="both")
     elif trains_verifier:
         schedule = alternate(generator_phase, verifier_phase, ratio=ratio, warmup={"verifier": warmup})
     else:
-        schedule = alternate(generator_phase, ratio=(1,))
+        schedule = alternate(generator_phase, ratio=(1,))  # this one phase at every step
 
     return run.recipe(
         "tango",
         policies=policies,
         roles={
+            # A role has a policy, and a prompt for its model: a shorter one for the small models that are shipped.
             "solver": common_roles.solver("generator", run.model),
             "verifier": verifier_roles.verifier_role("verifier", initial_verifier, review_format),
         },
@@ -200,8 +210,8 @@ def tango(
         schedule=schedule,
         evaluate=partial(solve_then_verify, reviews=votes),  # the protocol on held-out problems
         measures=measure_solver_and_verifier("verifier"),
-        # Role → frozen policy that plays it in an extra evaluation: {"solver": "reference"} where run.kl is not 0. It
-        # measures the verifier on solutions that stay the same through the run.
+        # An extra evaluation of the verifier on solutions that stay the same through the run: those of the initial
+        # generator, which is the policy "reference". Without one (run.kl=0) it is left out.
         frozen_roles=run.frozen_roles(),
     )
 
@@ -209,11 +219,12 @@ def tango(
 VERIFIER_TEMPERATURE = 1.5  # in the demo: equal reviews of one solution would have no advantage
 
 
-@recipe(steps=36, lr=3e-4, evaluation_tasks=48, without=("tasks",))  # it always has the same problems
+# ``without``: there is no setting ``tasks``, as the demo always has the same problems.
+@recipe(steps=36, lr=3e-4, evaluation_tasks=48, without=("tasks",))
 def demo(
     run: RunConfig,
     *,
-    verifier_model: str = "shipped-habits",  # initial weights of the verifier, other than the generator's
+    verifier_model: str = "shipped-habits",  # initial weights of the verifier; by default a model with two wrong habits
     warmup: int = 16,  # first steps, in which only the verifier is trained
 ) -> Recipe:
     """The demo: RL Tango on word problems of two and three steps, sized for three minutes on two cores.
@@ -222,9 +233,9 @@ def demo(
     verifier accepts too many wrong solutions. It is trained only on whether final answers are right. What holds over
     five seeds and what does not, and which other settings were tried: ``docs/demo.md``.
     """
+    # ``tango`` takes settings by keyword and not a RunConfig, so those in ``run`` are unpacked.
     settings = run.values()
     settings["tasks"] = study_problems((2, 3))
-    # ``@recipe`` builds ``run`` from keywords, so ``tango`` is called with settings and not with a RunConfig.
     on_words = tango(**settings, verifier_model=verifier_model, warmup=warmup, ratio=(1, 1), verifier_lr=5e-4)
 
     temperature = VERIFIER_TEMPERATURE if run.temperature is None else run.temperature
@@ -233,7 +244,7 @@ def demo(
     return replace(
         on_words,
         name="demo",
-        description="",  # empty: ``@recipe`` takes the docstring of ``demo`` instead of that of ``tango``
+        description=demo.description,  # in the place of that of ``tango``
         roles={**on_words.roles, "verifier": verifier},
         evaluation=replace(on_words.evaluation, splits=()),  # no further splits, to stay within three minutes
     )

@@ -41,8 +41,8 @@ from cotrain.prompts.decoding import TokenSequence, sampled_after
 from cotrain.prompts.render import Piece, Rendering
 from cotrain.prompts.templates import fields_of, fill_template
 from cotrain.prompts.thoughts import open_thought_of
+from cotrain.rollout.context import RolloutContext
 from cotrain.rollout.event_loop import gather
-from cotrain.rollout.play_context import RolloutContext
 from cotrain.rollout.role import OUT_OF_RANGE, Role, Turn
 
 

@@ -39,9 +39,9 @@ from cotrain.core.types import BROKEN_OFF, TOO_LONG, AsyncGrader, Episode, Grade
 from cotrain.inference.contract import ContextLimitedEngine, Engine
 from cotrain.prompts.render import Rendering
 from cotrain.prompts.templates import fields_of
+from cotrain.rollout.context import Grader, PromptFields, RolloutContext
 from cotrain.rollout.conversation import Conversation, finish_conversations
 from cotrain.rollout.event_loop import EngineEventLoop, ProtocolStoppedLoop, engine_paused, gather, is_cancelled_by_loop
-from cotrain.rollout.play_context import Grader, PromptFields, RolloutContext
 from cotrain.rollout.role import Role, Turn
 
 OnEpisodeEnd = Callable[[], None]
@@ -57,24 +57,23 @@ class FinishedEpisode(NamedTuple):
 
 
 class BatchProgress(Protocol):
-    """Shows how far a batch is. Called as a batch of ``n_episodes`` begins; returns what is called as each of them
-    ends."""
+    """Shows how far a batch is: called with the number of its episodes when the batch begins. Returns a function, which
+    is called without arguments when an episode of the batch ends."""
 
     def __call__(self, n_episodes: int, /) -> OnEpisodeEnd: ...
 
 
-async def grade_outside(task: Task, text: str) -> Grade:
-    """Grade one answer: in a process of the task's grader, if it has any, so that many are graded at once; else here.
-
-    The engine waits meanwhile, so that its batches do not depend on how long grading takes.
-    """
+async def grade_async(task: Task, text: str) -> Grade:
+    """Grade one answer: in a process of the task's grader, if it has any, so that many are graded at once; else in this
+    process."""
     if isinstance(task.grader, AsyncGrader):
         return await task.grader.agrade(task, text)
     return task.grade(text)
 
 
 class Roles:
-    """The roles of one episode, as attributes: ``roles.solver(...)``. Raises UnknownName for a role there is not."""
+    """The roles of one episode, as attributes: ``roles.solver`` is the ``RoleHandle`` of the role "solver", and
+    ``roles.solver(...)`` calls it. Raises UnknownName for a role there is not."""
 
     def __init__(
         self,
@@ -117,8 +116,8 @@ class Roles:
                 code="E_TASK_NOT_GRADABLE",
             )
         if isinstance(said, Turn):
-            # A grader that reads whole solutions, or has no gold answer to compare with, gets all that was said. Any
-            # other one gets the answer that was parsed.
+            # A grader that reads whole solutions (``task.whole``), or has no gold answer to compare with, gets all that
+            # was said, even if the parser found no answer in it.
             needs_whole_text = task.whole or task.gold is None
             to_grade = said.text_to_grade(text, whole=needs_whole_text)
             if to_grade is None:
@@ -127,7 +126,7 @@ class Roles:
             to_grade = said
         if self._context.grader is None:
             return task.grade(to_grade)
-        async with engine_paused():
+        async with engine_paused():  # so that its batches do not depend on how long grading takes
             return await self._context.grader(task, to_grade)
 
     def nonce(self, about: Turn) -> str:
@@ -162,7 +161,7 @@ class Roles:
         conversation = Conversation(
             role=role,
             address=address,
-            group=whole_group(address.task, name) if group is None else group,
+            group=default_group(address.task, name) if group is None else group,
             parent=parent,
             fields=fields,
             renderer=self._context.renderers[role.policy],
@@ -178,7 +177,7 @@ class Roles:
             # Traces of the default group must have equal prompts. ``trainer/checks.py`` checks that when the batch is
             # over, and names the field that differs.
             field_names = sorted(fields_of(role.prompt))
-            self._context.fields_by_address[str(address)] = {name: str(fields[name]) for name in field_names}
+            self._context.fields_by_address[str(address)] = {field: str(fields[field]) for field in field_names}
         return conversation
 
     def _finish_episode(self, failure: str | None) -> Episode:
@@ -194,7 +193,7 @@ class Roles:
         if failure is not None:
             for conversation in self._conversations:
                 for turn in conversation.turns:
-                    turn.fail(BROKEN_OFF)
+                    turn.fail(BROKEN_OFF)  # "protocol failed"
 
         return Episode(
             step=self._context.step,
@@ -208,7 +207,11 @@ class Roles:
 
 @dataclass(frozen=True, slots=True)
 class RoleHandle:
-    """One role of one episode. ``group`` and ``parent`` are taken; every other keyword is a field of the template."""
+    """One role of one episode. Of its keywords ``group`` and ``parent`` are reserved; all others are fields of the
+    template.
+
+    It is a view of one name in ``Roles``, and shares the private attributes of it.
+    """
 
     _roles: Roles
     _name: str
@@ -237,7 +240,8 @@ class RoleHandle:
         return None
 
     def format_solution(self, solution: str) -> str:
-        """``solution`` in the tags that this role's parser expects, for a role that a Python program plays."""
+        """``solution`` in the tags that this role's parser expects. Called by protocols that have a solution as a text
+        and need it as this role would write it, such as the reference solution of a problem."""
         return self._role.format_solution(solution)
 
     @property
@@ -247,10 +251,10 @@ class RoleHandle:
         Pass it explicitly, as ``group=roles.solver.whole_group``, to allow different prompts in the group. In a call
         without ``group`` they are an error.
         """
-        return whole_group(self._roles._position, self._name)
+        return default_group(self._roles._position, self._name)
 
     def begin(self, *, group: str | None = None, parent: Turn | None = None, **fields: Any) -> Conversation:
-        """A conversation that begins with the role's prompt. Arguments as of a call; ConfigError likewise."""
+        """A conversation that begins with the role's prompt. Arguments and errors: see ``__call__`` below."""
         return self._roles._start_conversation(self._name, group, parent, fields, keep_cache=True)
 
     def __call__(
@@ -278,8 +282,8 @@ class RoleHandle:
         return gather([conversation.say() for conversation in conversations])
 
 
-def whole_group(task: int, role: str) -> str:
-    """The group of all traces of a role on a task."""
+def default_group(task: int, role: str) -> str:
+    """The name of the group of all traces of a role on a task."""
     return f"{task}:{role}"
 
 
@@ -325,7 +329,9 @@ class RolloutRunner:
         self.loop = loop or EngineEventLoop()
         self.progress = progress
         self.set_aside: dict[str, str] = {}  # task id → why its prompt did not fit the context
-        self.prompt_fields: dict[int, PromptFields] = {}  # training step → ``RolloutContext.fields_by_address``
+        # Training step → what the prompts of its conversations showed (``RolloutContext.fields_by_address``). Kept
+        # until ``trainer/checks.py`` takes it out, to check that traces that are compared had equal prompts.
+        self.prompt_fields: dict[int, PromptFields] = {}
 
     def greedy_copy(self) -> RolloutRunner:
         """A copy with every role at temperature 0."""
@@ -425,7 +431,17 @@ def protocol_name(protocol: RolloutFn) -> str:
 async def _run_episode(
     protocol: RolloutFn, task: Task, roles: Roles, stores: Mapping[str, Store], on_end: OnEpisodeEnd | None
 ) -> FinishedEpisode:
-    """Run one episode."""
+    """Run one episode. What an error ends:
+
+    ::
+
+        TooLong               this episode; its problem did not fit
+        ProtocolStoppedLoop   this episode: the protocol stopped the loop, or cancelled tasks of others
+        other CotrainError    the whole batch: every other episode would meet it too
+        KeyboardInterrupt     the whole batch
+        CancelledError        the whole batch if the loop cancels it; this episode if the protocol did
+        any other             this episode, as the protocol raised it
+    """
     why_too_long = None
     try:
         await protocol(task, roles, **stores)
@@ -433,20 +449,18 @@ async def _run_episode(
     except TooLong as error:
         why_too_long = str(error)
         episode = roles._finish_episode(TOO_LONG)
-    except ProtocolStoppedLoop as error:  # it stopped the loop, or cancelled tasks of others: only its episode fails
+    except ProtocolStoppedLoop as error:
         episode = roles._finish_episode(_failure_text(error))
-    except KeyboardInterrupt:
+    except (CotrainError, KeyboardInterrupt):
         raise
-    except CotrainError:  # any but the two above: every other episode would meet it too
-        raise
-    except BaseException as error:  # also a CancelledError
-        if is_cancelled_by_loop():  # cancelled from outside: the whole batch ends
+    except BaseException as error:
+        if is_cancelled_by_loop():
             raise
         episode = roles._finish_episode(_failure_text(error))
 
     loop = asyncio.get_running_loop()
-    if isinstance(loop, EngineEventLoop):
-        loop.stall_detector.note_progress()  # an episode is over, so the loop is not stuck
+    assert isinstance(loop, EngineEventLoop)  # ``RolloutRunner`` runs episodes in no other one
+    loop.stall_detector.note_progress()  # an episode is over, so the loop is not stuck
     if on_end is not None:
         on_end()
     return FinishedEpisode(episode, why_too_long)

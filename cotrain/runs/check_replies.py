@@ -20,7 +20,7 @@ from cotrain.trainer.trainer import CoTrainer
 SPLITS = ("train", "validation", "test")
 
 
-def set_unsayable_aside(trainer: CoTrainer) -> None:
+def refuse_or_set_aside_replies(trainer: CoTrainer) -> None:
     """Set the rows aside whose replies cannot follow their prompts, in the tokens of whoever learns them. Raises
     DataError where the data are not read leniently."""
     tasks = trainer.recipe.tasks

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 STALENESS = ("balanced_accuracy", "true_positive_rate", "true_negative_rate")
 
 
-def figures_on_test_split(trainer: CoTrainer) -> dict[str, Estimate]:
+def metrics_on_test_split(trainer: CoTrainer) -> dict[str, Estimate]:
     """Figures on the test split, and with fewer episodes on the evaluation's further splits."""
     evaluation = trainer.recipe.evaluation
     figures, _ = trainer.evaluate("test", evaluation.tasks)
@@ -49,7 +49,7 @@ def _further_splits(trainer: CoTrainer) -> list[str]:
 
 
 def count_episodes(trainer: CoTrainer) -> int:
-    """How many episodes ``figures_on_test_split`` plays, greedy ones included."""
+    """How many episodes ``metrics_on_test_split`` plays, greedy ones included."""
     evaluation = trainer.recipe.evaluation
     tasks = trainer.recipe.tasks
 
@@ -89,10 +89,10 @@ def progress_shown(trainer: CoTrainer, what: str, say: Callable[[str], None]) ->
     say(f"measured {what} in {clock_text(clock.total)}")
 
 
-def end_figures(trainer: CoTrainer, say: Callable[[str], None]) -> dict[str, Estimate]:
-    """``figures_on_test_split`` at the end of a run, and how much of each policy it has changed. ``say`` hears for
+def end_metrics(trainer: CoTrainer, say: Callable[[str], None]) -> dict[str, Estimate]:
+    """``metrics_on_test_split`` at the end of a run, and how much of each policy it has changed. ``say`` hears for
     which ones that is not known."""
-    return figures_on_test_split(trainer) | update_sparsity(trainer.policies, seed=trainer.recipe.seed, say=say)
+    return metrics_on_test_split(trainer) | update_sparsity(trainer.policies, seed=trainer.recipe.seed, say=say)
 
 
 def evaluate_on_validation(trainer: CoTrainer, *, step: int) -> dict[str, Any]:

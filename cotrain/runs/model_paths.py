@@ -11,19 +11,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from cotrain.config.policies import Policy, Weights, model_names
-from cotrain.config.recipe import Recipe, check_due, check_problems
+from cotrain.config.recipe import Recipe
 from cotrain.core.shipped import is_shipped
-from cotrain.runs.directory import recipe_json, weights_hash
-
-
-def prepare_recipe(recipe: Recipe, **how: int) -> tuple[Recipe, dict[str, Any]]:
-    """A recipe that can be begun, with names of its models that last, and its recipe.json. ``how``: as of
-    ``recipe_json``. Raises ConfigError, DataError."""
-    recipe = pin_model_names(recipe)
-    saved = recipe_json(recipe, **how)
-    check_problems(recipe)
-    check_due(recipe)
-    return recipe, saved
+from cotrain.runs.directory import weights_hash
 
 
 def pin_model_names(recipe: Recipe, begun: Mapping[str, Any] | None = None) -> Recipe:

@@ -27,8 +27,9 @@ from typing import Any
 
 import torch
 
-from cotrain.config.recipe import Recipe
+from cotrain.config.recipe import Recipe, check_due, check_problems
 from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, ServerSilent, error_text
+from cotrain.core.types import TaskSource
 from cotrain.core.verbosity import ProgressPrinter, count_of, notes_logged
 from cotrain.distributed.contract import Backend
 from cotrain.distributed.local import LocalBackend
@@ -46,20 +47,21 @@ from cotrain.runs.directory import (
     estimates_json,
     hash_entries,
     provenance_json,
+    recipe_json,
     rows_of,
 )
 from cotrain.runs.figures import (
     best_step,
-    end_figures,
+    end_metrics,
     evaluate_on_validation,
-    figures_on_test_split,
+    metrics_on_test_split,
     problems_json,
     progress_shown,
     seconds_of,
 )
 from cotrain.runs.fitting import crowded_notes, too_long_notes, with_packing
 from cotrain.runs.log import LoggingObserver, Observer, SilentObserver
-from cotrain.runs.model_paths import pin_model_names, prepare_recipe, weights_of
+from cotrain.runs.model_paths import pin_model_names, weights_of
 from cotrain.runs.out_of_room import DiskRetry, memory_limits, restore_memory_limits
 from cotrain.runs.step_recorder import StepRecorder, recording_steps
 from cotrain.storage import checkpoints
@@ -90,7 +92,7 @@ class ActiveRun:
     observer: LoggingObserver
     retry_when_full: DiskRetry  # calls a function that writes files, again and again while the disk is full
     resumed_from: manifest.VerifiedCheckpoint | None  # where this process took the run up; None: at its start
-    file_hashes: manifest.GrowingHashes  # of metrics and ledger so far; new ones when these files are truncated
+    file_hashes: manifest.GrowingHashes  # running hashes of metrics and ledger; replaced when these files are truncated
     initial_metrics: Mapping[str, Any] | None = None  # before training, once they are measured
 
     @property
@@ -104,8 +106,9 @@ class ActiveRun:
         return _saved_step(self.directory)
 
     @property
-    def best_step(self) -> int | None:
-        """Steps finished at the best evaluation so far, where the recipe names a figure to choose by."""
+    def best_evaluated_step(self) -> int | None:
+        """Steps finished at the best evaluation so far, by the metric ``evaluation.best``; None where the recipe names
+        no such metric."""
         return best_step(self.directory, self.trainer.recipe.evaluation.best)
 
 
@@ -126,21 +129,27 @@ def start_run(
 ) -> RunResult:
     """Run a recipe into a new directory. Raises UserError for what the user can mend, Interrupted on a signal.
 
-    ``backend``: who runs the policies; None: this process, on ``device``. ``async_steps``: see ``async_rollouts.py``.
+    ``backend``: who runs the policies; None: this process, on ``device``. The default is "cpu" and not "auto" as in
+    ``cotrain.run``, so that a caller in the package or a test gets the same bits on machines with and without a GPU.
+    ``async_steps``: see ``async_rollouts.py``.
     """
     backend = backend or LocalBackend(device)
-    # On a CPU, large models may get another layout of their weights in memory (``pack_weights``).
-    recipe, notes = with_packing(recipe, backend.describe())
-    recipe, recipe_json = prepare_recipe(
+    # On a CPU, large models may get another layout of their weights in memory (``pack_weights``); the notes tell the
+    # user which ones.
+    recipe, packing_notes = with_packing(recipe, backend.describe())
+    recipe = pin_model_names(recipe)  # names by which its models are found again from any directory
+    saved_recipe = recipe_json(
         recipe, checkpoint_every=checkpoint_every, keep_every=keep_every, async_steps=async_steps
     )
+    check_problems(recipe)  # raises for a split without problems
+    check_due(recipe)  # raises for an objective that could not be learned
     with RunDirectory.begin(out) as directory:
         trainer = CoTrainer(recipe, backend=backend, wrap_engine=wrap_engine, async_steps=async_steps)
         _check_given_replies(trainer)
         log = LoggingObserver(observer or SilentObserver(), directory.path)
-        for note in notes:
+        for note in packing_notes:
             log.message(note)
-        _write_first_files(directory, trainer, recipe_json, log)
+        _write_first_files(directory, trainer, saved_recipe, log)
         return _train_to_end(directory, trainer, checkpoint_every, log)
 
 
@@ -155,16 +164,16 @@ def resume_run(
     changed_code: bool = False,
 ) -> RunResult:
     """Go on where a run was interrupted; a finished run only has its summary returned. ``changed_code``: go on even if
-    the user's code files have changed since the start."""
+    the user's code files have changed since the start. ``device``: "cpu" for the reason that ``start_run`` gives."""
     from cotrain.runs.changes import with_recorded_packing
 
     directory = RunDirectory.open(out)
     log = LoggingObserver(observer or SilentObserver(), directory.path)
     with RunLock(directory.path):
-        recipe_json = _check_files(directory)
-        recipe = pin_model_names(recipe, recipe_json)  # its models keep the names that the run was begun with
-        recipe = with_recorded_packing(recipe, recipe_json)
-        check_same_recipe(directory.path, recipe_json, recipe)
+        saved_recipe = _check_files(directory)
+        recipe = pin_model_names(recipe, saved_recipe)  # its models keep the names that the run was begun with
+        recipe = with_recorded_packing(recipe, saved_recipe)
+        check_same_recipe(directory.path, saved_recipe, recipe)
 
         summary: Any = directory.read("summary.json")
         if summary is not None:
@@ -178,10 +187,10 @@ def resume_run(
             recipe,
             backend=backend or LocalBackend(device),
             wrap_engine=wrap_engine,
-            async_steps=int(recipe_json.get("async_steps", 0)),
+            async_steps=int(saved_recipe.get("async_steps", 0)),
         )
         _check_given_replies(trainer)
-        return _train_to_end(directory, trainer, int(recipe_json["checkpoint_every"]), log)
+        return _train_to_end(directory, trainer, int(saved_recipe["checkpoint_every"]), log)
 
 
 def _check_files(directory: RunDirectory) -> dict[str, Any]:
@@ -195,28 +204,33 @@ def _check_files(directory: RunDirectory) -> dict[str, Any]:
 def _check_given_replies(trainer: CoTrainer) -> None:
     """Check that the chat template can write each reply of a data set after its prompt. A row where it cannot is
     refused, or set aside where the data are read leniently."""
-    may_have_replies = hasattr(trainer.recipe.tasks, "set_aside")  # as ``Chats``, which only such runs import
-    if may_have_replies:
-        from cotrain.runs.check_replies import set_unsayable_aside
+    if _may_have_replies(trainer.recipe.tasks):
+        from cotrain.runs.check_replies import refuse_or_set_aside_replies
 
-        set_unsayable_aside(trainer)
+        refuse_or_set_aside_replies(trainer)
+
+
+def _may_have_replies(tasks: TaskSource) -> bool:
+    """True for conversations with replies, ``data.preferences.Chats``. They are known by a method of theirs, because
+    ``isinstance`` would import their module in every run."""
+    return hasattr(tasks, "set_aside")
 
 
 def _write_first_files(
-    directory: RunDirectory, trainer: CoTrainer, recipe_json: Mapping[str, Any], observer: Observer
+    directory: RunDirectory, trainer: CoTrainer, saved_recipe: Mapping[str, Any], observer: Observer
 ) -> None:
     """Write what a run was begun with, before anything is measured."""
     recipe = trainer.recipe
     provenance = provenance_json(
         recipe, weights_of(recipe.policies), torch.get_num_threads(), trainer.backend.describe()
     )
-    quarantine = _write_quarantine(recipe, directory.path / QUARANTINE, observer)
+    quarantine_digest = _write_quarantine(recipe, directory.path / QUARANTINE, observer)  # by file name; {} without
     files: dict[str, Any] = {"provenance.json": provenance}
     code = code_json(recipe)
     if code is not None:
         files[CODE] = code
-    files["recipe.json"] = recipe_json  # written last: a directory with recipe.json counts as a run
-    directory.write_with_hashes(files, quarantine)
+    files["recipe.json"] = saved_recipe  # written last: a directory with recipe.json counts as a run
+    directory.write_with_hashes(files, quarantine_digest)
     trust_code_of(directory.path, recipe)
 
 
@@ -252,8 +266,18 @@ def _train_to_end(
     directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, observer: LoggingObserver
 ) -> RunResult:
     """Train to the end. If something stops it first, leave a directory that can be resumed."""
-    with stop_on_signal() as get_signal, notes_logged(observer.log_line):
-        run = _make_active_run(directory, trainer, checkpoint_every, observer, get_signal)
+    with stop_on_signal() as get_signal, notes_logged(observer.log_line):  # notes that are printed go into the log, too
+        _delete_stop_note(directory)
+        _connect_trainer(trainer, directory, observer, get_signal)
+        run = ActiveRun(
+            directory=directory,
+            trainer=trainer,
+            checkpoint_every=checkpoint_every,
+            observer=observer,
+            retry_when_full=DiskRetry(get_signal, observer),
+            resumed_from=_newest_sound_checkpoint(directory, observer),
+            file_hashes=manifest.GrowingHashes(directory),
+        )
         try:
             return _train_through_failures(run)
         except Interrupted:
@@ -266,35 +290,31 @@ def _train_to_end(
             trainer.close()
 
 
-def _make_active_run(
-    directory: RunDirectory,
-    trainer: CoTrainer,
-    checkpoint_every: int,
-    observer: LoggingObserver,
-    get_signal: Callable[[], int],
-) -> ActiveRun:
+def _delete_stop_note(directory: RunDirectory) -> None:
+    """Delete the note of an error that ended an earlier attempt."""
+    (directory.path / STOPPED).unlink(missing_ok=True)
+
+
+def _connect_trainer(
+    trainer: CoTrainer, directory: RunDirectory, observer: LoggingObserver, get_signal: Callable[[], int]
+) -> None:
     """Connect a run's trainer with its directory and with its observer. ``get_signal``: the number of the signal that
     asks the run to stop, 0 for none."""
     trainer.stop_on(get_signal)
-    (directory.path / STOPPED).unlink(missing_ok=True)
     # Chat templates that print today's date get the day on which the run was begun, so that a resumed run has the same
     # prompts.
     trainer.policies.set_template_time(directory.begin_time)
     trainer.policies.report_to(observer.message)  # what servers of policies say
     trainer.eval_progress = _show_episodes("  measured {} episodes", observer)
-    resumed_from = manifest.newest_checkpoint(directory)
-    if resumed_from is not None:
-        for damage in resumed_from.damaged:
+
+
+def _newest_sound_checkpoint(directory: RunDirectory, observer: Observer) -> manifest.VerifiedCheckpoint | None:
+    """The newest checkpoint that is not damaged, None without any. Tells the observer of damaged ones after it."""
+    checkpoint = manifest.newest_checkpoint(directory)
+    if checkpoint is not None:
+        for damage in checkpoint.damaged:
             observer.message(f"checkpoint {damage.path.name} is damaged ({damage.reason}) and was passed over")
-    return ActiveRun(
-        directory=directory,
-        trainer=trainer,
-        checkpoint_every=checkpoint_every,
-        observer=observer,
-        retry_when_full=DiskRetry(get_signal, observer),
-        resumed_from=resumed_from,
-        file_hashes=manifest.GrowingHashes(directory),
-    )
+    return checkpoint
 
 
 def _train_through_failures(run: ActiveRun) -> RunResult:
@@ -310,7 +330,7 @@ def _train_through_failures(run: ActiveRun) -> RunResult:
                 raise
             failure = error
         except ProcessLost as lost:
-            lost_processes.count_loss(run.trainer.finished_steps, lost)
+            lost_processes.count_loss_or_raise(run.trainer.finished_steps, lost)
             failure = lost
 
 
@@ -356,9 +376,10 @@ def _evaluate_if_due(run: ActiveRun, recorder: StepRecorder) -> None:
     trainer = run.trainer
     is_new = recorder.evaluated_after < trainer.finished_steps  # a resumed run may have this evaluation already
     if trainer.is_evaluation_due() and is_new:
-        last_step = trainer.finished_steps - 1  # rows count steps from 0
+        # After n finished steps the last one has the number n − 1 in metrics.jsonl, where steps count from 0.
+        last_step = trainer.finished_steps - 1
         recorder.add_evaluation(evaluate_on_validation(trainer, step=last_step))
-        if run.best_step == trainer.finished_steps:
+        if run.best_evaluated_step == trainer.finished_steps:
             _save_if_new(run, recorder)
 
 
@@ -373,7 +394,8 @@ def _save_if_new(run: ActiveRun, recorder: StepRecorder) -> None:
 def _show_first_rollouts(trainer: CoTrainer, first_step: int, observer: Observer) -> Iterator[None]:
     """Print progress within the first step of this command: it may take minutes, and no duration is known yet."""
     if trainer.finished_steps == first_step:
-        trainer.runner.progress = _show_episodes(f"  step {first_step + 1}: played {{}} episodes", observer)
+        before_count = f"  step {first_step + 1}: played "
+        trainer.runner.progress = _show_episodes(before_count + "{} episodes", observer)
     try:
         yield
     finally:
@@ -381,11 +403,12 @@ def _show_first_rollouts(trainer: CoTrainer, first_step: int, observer: Observer
 
 
 def _show_episodes(text: str, observer: Observer) -> BatchProgress:
-    """Print ``text`` with the number of a batch's episodes that are over, where it has "{}", as they end."""
+    """Print while episodes end: ``text`` with the count of ended episodes in the place of "{}"."""
 
     def start_batch(n_episodes: int) -> OnEpisodeEnd:
+        """Called by the runner when a batch begins; it then calls ``add`` when an episode ends."""
         printer = ProgressPrinter(n_episodes, text, observer.message, at_once=True)
-        return printer.add  # called as each episode ends
+        return printer.add
 
     return start_batch
 
@@ -401,12 +424,12 @@ def _finish(run: ActiveRun, recorder: StepRecorder) -> RunResult:
         "flops": trainer.flops,
         "updates": dict(trainer.policies.update_counts),
     }
-    chosen = run.best_step
+    chosen = run.best_evaluated_step
     if chosen is not None:
         summary["chosen"] = chosen
         _load_best(run, chosen)
     with progress_shown(trainer, "the end", run.observer.message):
-        after = end_figures(trainer, run.observer.message)
+        after = end_metrics(trainer, run.observer.message)
     recorder.report_set_aside_tasks()
     before_counts = run.directory.read("before_counts.json")  # by problem, so that changes are paired
     summary["before"] = run.initial_metrics
@@ -423,7 +446,7 @@ def _load_best(run: ActiveRun, step: int) -> None:
     trainer = run.trainer
     if step != trainer.finished_steps:
         tensors, documents = manifest.checkpoint_at(run.directory, step).load()
-        trainer.load(documents["state"], tensors, documents.get(AHEAD))
+        trainer.load(documents["state"], tensors, documents.get(AHEAD))  # AHEAD: rollouts collected ahead
         run.observer.message(f"the end is the state after step {step}, the best in {trainer.recipe.evaluation.best}")
 
 
@@ -439,13 +462,14 @@ def _measure_start(run: ActiveRun) -> dict[str, Any]:
         return dict(saved_metrics)
 
     if run.resumed_from is None:
+        # Problems, and texts of other roles, that do not fit a model's context.
         for line in (*too_long_notes(run.trainer), *crowded_notes(run.trainer)):
             run.observer.message(line)
     with progress_shown(run.trainer, "the start", run.observer.message):
-        metrics = figures_on_test_split(run.trainer)
+        metrics = metrics_on_test_split(run.trainer)
     files = {"before_counts.json": counts_json(metrics), "before.json": estimates_json(metrics)}
-    # A checkpoint of a later step than 0 was saved after the start had been measured. Then a file of that was lost, and
-    # the metrics must be the same this time.
+    # Where steps were trained already, the start was measured before them, and its files were lost since. Measured
+    # again, they must have the recorded hashes.
     if run.resumed_from is not None and run.resumed_from.step > 0:
         _check_same_start(directory, files)
     run.retry_when_full(directory.write_with_hashes, files)
@@ -467,7 +491,7 @@ def _check_same_start(directory: RunDirectory, files: Mapping[str, Any]) -> None
 
 def _remember_answers(run: ActiveRun) -> None:
     """Remember the answers of other servers in steps that will be collected again, so that they are not asked again."""
-    asks_servers = any(policy.outside for policy in run.trainer.recipe.policies.values())
+    asks_servers = any(policy.outside for policy in run.trainer.recipe.policies.values())  # outside: on a server
     if asks_servers:
         first = 0 if run.resumed_from is None else run.resumed_from.step
         with Ledger(run.directory.episodes) as ledger:
@@ -489,7 +513,8 @@ def _restore_checkpoint(run: ActiveRun, checkpoint: manifest.VerifiedCheckpoint 
         run.observer.message(
             f"resuming after step {trainer.finished_steps} of {trainer.recipe.steps}: {', '.join(tensors)} verified"
         )
-    restore_memory_limits(trainer.policies, trainer.engine, documents)  # sizes of passes, smaller after memory ran out
+    # Sizes of micro-batches and of the engine's passes, which were lowered when memory ran out.
+    restore_memory_limits(trainer.policies, trainer.engine, documents)
     directory.truncate_to(trainer.finished_steps, metrics_size)
     run.file_hashes = manifest.GrowingHashes(directory)
     trainer.flops = sum(flops_of(row) for row in rows_of(directory.metrics))
@@ -519,16 +544,23 @@ def _roll_back(run: ActiveRun, error: NotFinite) -> None:
 
 def _recover(run: ActiveRun, lost: ProcessLost) -> None:
     """Start processes again that were lost, and go on from the newest checkpoint, or the start, with the same draws."""
-    checkpoint = manifest.newest_checkpoint(run.directory) if run.has_initial_metrics else None
-    where = "the start" if checkpoint is None else checkpoint.path.name
+    if not run.has_initial_metrics:  # the process was lost while the start was measured
+        _restart_processes(run, lost, going_back_to=None)
+        _begin(run)
+        return
+    checkpoint = manifest.newest_checkpoint(run.directory)
+    _restart_processes(run, lost, going_back_to=checkpoint)
+    _restore_checkpoint(run, checkpoint)
+
+
+def _restart_processes(run: ActiveRun, lost: ProcessLost, *, going_back_to: manifest.VerifiedCheckpoint | None) -> None:
+    """Start lost processes again; their policies then have their initial weights. ``going_back_to``: the checkpoint
+    that is loaded next; None: the run goes back to its start, and so do its counters."""
+    where = "the start" if going_back_to is None else going_back_to.path.name
     run.observer.message(f"{lost}; going back to {where}")
     run.trainer.backend.restart_lost_processes()
-    if checkpoint is None:
+    if going_back_to is None:
         run.trainer.reset_run()
-    if run.has_initial_metrics:
-        _restore_checkpoint(run, checkpoint)
-    else:
-        _begin(run)  # the process was lost while the start was measured
 
 
 # -- Leaving a run so that it can be resumed
@@ -548,14 +580,14 @@ def _save_checkpoint(directory: RunDirectory, trainer: CoTrainer, file_hashes: m
     if ahead is not None:
         documents[AHEAD] = ahead
     documents |= memory_limits(trainer.policies, trainer.engine)
-    recipe_json = directory.read_recipe()
+    saved_recipe = directory.read_recipe()
     best = best_step(directory, trainer.recipe.evaluation.best)
     checkpoints.save_checkpoint(
         directory.checkpoints,
         trainer.finished_steps,
         tensors,
         documents,
-        keep_every=int(recipe_json.get("keep_every", 0)),
+        keep_every=int(saved_recipe.get("keep_every", 0)),
         kept=[] if best is None else [best],
     )
 
@@ -577,9 +609,10 @@ def _save_interrupted(run: ActiveRun) -> None:
 
 
 def _note_stop(run: ActiveRun, error: Exception) -> None:
-    """Record the error that ended the run, if there is a run to be resumed. ``RunDirectory.begin`` removes one that has
-    no initial metrics yet, unless its server gave no answers."""
-    if run.has_initial_metrics or isinstance(error, ServerSilent):
+    """Record the error that ended the run, if there is a run to be resumed."""
+    # The same condition as in ``RunDirectory.begin``, which removes the files of any other run.
+    is_resumable = run.has_initial_metrics or isinstance(error, ServerSilent)
+    if is_resumable:
         with suppress(OSError, CotrainError):
             written = {"steps": run.trainer.finished_steps, "error": error_text(error)}
             if isinstance(error, CotrainError):

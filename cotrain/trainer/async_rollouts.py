@@ -60,7 +60,9 @@ class RolloutBatch:
     """The episodes of one step, and what was counted while they were collected."""
 
     episodes: tuple[Episode, ...]
-    outside: Mapping[str, float]  # counts of policies on other servers, see ``PolicyHandle.counts``, without seconds
+    outside: Mapping[
+        str, float
+    ]  # counts of policies that answer from other servers, see ``PolicyHandle.counts``, without seconds
     oom_counts: Mapping[str, float]  # metric key → how often memory ran out
     seconds: Mapping[str, float]  # "{policy}/seconds" → seconds in which it computed or answered
     wall: float = 0.0  # wall time; 0 if it is not known, as for a batch that a checkpoint restored
@@ -273,7 +275,51 @@ class RolloutPipeline:
         self._early: tuple[int, RolloutBatch] | None = None
         self._early_thread: ThreadPoolExecutor | None = None
 
-    def take_early(self, step: int) -> RolloutBatch | None:
+    def batch_of(self, step: int, collect: Collect, *, until: int) -> RolloutBatch:
+        """The rollouts of the step that is due. What was not collected during an update is collected now: with
+        async_steps = 0 this step, with K > 0 the K steps from this one on that are before ``until``.
+
+        With K > 0 they stay until ``drop_oldest``, as a step that is interrupted is done again by the resumed run.
+        """
+        if self.async_steps == 0:
+            return self._take_early(step) or collect(step)
+        first_missing = step + len(self.ready)
+        end = min(step + self.async_steps, until)
+        for later in range(first_missing, end):
+            self._add(collect(later))
+        return self.ready[0]
+
+    def collect_during_update(
+        self, step: int, collect: Collect, *, until: int, blocked_policies: Collection[str] | None = None
+    ) -> Overlap:
+        """What is collected during the update of ``step``: a step before ``until``, or nothing.
+
+        With async_steps = K > 0 that is step + K, by all policies, with the weights of before the update. With K = 0 it
+        is the next step, as far as it needs no policy of ``blocked_policies``; nothing if that is None.
+        """
+        later = step + max(self.async_steps, 1)
+        if later >= until:
+            return Overlap()
+        if self.async_steps > 0:
+            return RolloutsAhead(self._engine, lambda: collect(later), self._add, self._ahead_thread)
+        if blocked_policies is None:
+            return Overlap()
+        return self._begin_early(later, collect, blocked_policies)
+
+    def drop_oldest(self) -> None:
+        """The step that was due is over: drop its rollouts. With async_steps = 0 none are kept."""
+        self.ready = self.ready[1:]
+
+    def discard(self) -> None:
+        """Drop all rollouts that were collected and not learned from: their steps will be collected again."""
+        self._early = None
+        self.ready = ()
+
+    def _add(self, batch: RolloutBatch) -> None:
+        """Keep the rollouts of the step after the last one that is kept."""
+        self.ready = (*self.ready, as_restored(batch))
+
+    def _take_early(self, step: int) -> RolloutBatch | None:
         """The rollouts of ``step`` that were collected during the update before it, if they were."""
         early = self._early
         self._early = None
@@ -281,33 +327,8 @@ class RolloutPipeline:
             return None
         return early[1]
 
-    def missing_steps(self, step: int, *, until: int) -> range:
-        """With async_steps > 0: the steps before ``until`` that are to be collected before ``step`` is learned from."""
-        return range(step + len(self.ready), step + min(self.async_steps, until - step))
-
-    def add(self, batch: RolloutBatch) -> None:
-        """Keep the rollouts of the first of ``missing_steps``, or of the step after the last one that is kept."""
-        self.ready = (*self.ready, as_restored(batch))
-
-    @property
-    def oldest(self) -> RolloutBatch:
-        """With async_steps > 0: the rollouts of the step that is due. They stay until ``finish_step``, as a step that
-        is interrupted is done again by the resumed run."""
-        return self.ready[0]
-
-    def finish_step(self) -> None:
-        """The step that was due is over: drop its rollouts."""
-        self.ready = self.ready[1:]
-
-    def collect_ahead(self, step: int, collect: Collect, *, until: int) -> Overlap:
-        """With async_steps = K > 0: during the update of ``step``, ``collect`` step + K if that is before ``until``."""
-        later = step + self.async_steps
-        if later >= until:
-            return Overlap()
-        return RolloutsAhead(self._engine, lambda: collect(later), self.add, self._ahead_thread)
-
-    def collect_early(self, step: int, collect: Collect, held: Collection[str]) -> Overlap:
-        """With async_steps = 0: ``collect`` this step during the update before it, without the policies ``held``."""
+    def _begin_early(self, step: int, collect: Collect, held: Collection[str]) -> Overlap:
+        """``collect`` this step during the update before it, without the policies ``held``."""
         if self._early_thread is None:
             self._early_thread = ThreadPoolExecutor(1, thread_name_prefix="early rollouts")
 
@@ -327,7 +348,7 @@ class RolloutPipeline:
 
     def load(self, state: Mapping[str, Any] | None) -> None:
         """Restore what ``state`` gave. Raises StateError."""
-        self._early = None
+        self.discard()
         self.ready = tuple(_batch_from_json(batch) for batch in self._saved_batches(state))
 
     def _saved_batches(self, state: Mapping[str, Any] | None) -> Sequence[Mapping[str, Any]]:

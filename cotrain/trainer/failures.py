@@ -46,7 +46,7 @@ class LostProcesses:
         self._furthest = -1  # the most steps that were finished at a loss
         self._count = 0
 
-    def count_loss(self, finished: int, lost: ProcessLost) -> None:
+    def count_loss_or_raise(self, finished: int, lost: ProcessLost) -> None:
         """One more, when so many steps were finished. Raises Diverged when it is enough. A rank that had too little
         memory does not count: passes get smaller each time, until one sequence does not fit."""
         if isinstance(lost, RankShort):

@@ -71,11 +71,19 @@ class PolicyStore:
         for name in names:
             self[name].reset_optimizer()
 
-    def restart_weights(self) -> list[str]:
+    @property
+    def any_may_restart(self) -> bool:
+        """True if a policy returns to its initial weights after each iteration (``reset_to_start``)."""
+        return bool(self._restarting)
+
+    @property
+    def _restarting(self) -> list[PolicyHandle]:
+        return [h for h in self if isinstance(h.spec, Learning) and h.spec.reset_to_start]
+
+    def restart_weights_if_iteration_over(self) -> list[str]:
         """Before a step: policies with ``reset_to_start`` whose iteration is over begin the next one with their initial
         weights. Returns their names."""
-        restarting = [h for h in self if isinstance(h.spec, Learning) and h.spec.reset_to_start]
-        return [handle.name for handle in restarting if handle.reset_weights()]
+        return [handle.name for handle in self._restarting if handle.reset_weights()]
 
     def served_versions(self) -> dict[str, int]:
         """The versions that the engine is told: of every policy that changes and is asked."""

@@ -28,7 +28,6 @@ from cotrain.algorithms.contract import (
 from cotrain.algorithms.policy_loss import with_ratio_bounds
 from cotrain.algorithms.samples import sample_of, token_limit
 from cotrain.config.evaluation import held_out
-from cotrain.config.policies import Learning
 from cotrain.config.recipe import Objective, Recipe
 from cotrain.config.schedule import Phase, train_task
 from cotrain.core.seeding import rng_of, seed_of
@@ -40,7 +39,7 @@ from cotrain.inference.contract import Engine
 from cotrain.metrics.steps import flops_of
 from cotrain.rollout.event_loop import EngineEventLoop
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import BatchProgress, RolloutRunner, grade_outside
+from cotrain.rollout.runner import BatchProgress, RolloutRunner, grade_async
 from cotrain.trainer.async_rollouts import (
     Overlap,
     RolloutBatch,
@@ -62,7 +61,7 @@ from cotrain.trainer.policy_store import PolicyStore
 from cotrain.trainer.step_meter import LearnedPolicy, StepMeter, StepResult, count_sampled_tokens
 
 WrapEngine = Callable[[Engine], Engine]  # an engine around another one
-# The keys of CoTrainer.state(), which a checkpoint holds.
+# The keys of CoTrainer.state() in a checkpoint; they stay as they are, also where an attribute got a longer name.
 STATE_FIELDS = ("finished", "tokens", "rollback_count", "policies", "algorithms")
 
 
@@ -87,6 +86,7 @@ class CoTrainer:
         check_async_steps(recipe, async_steps)
         self.recipe = recipe
         self.backend: Backend = backend or LocalBackend()
+        # The backend loads each policy, or connects to its server, and gives a handle by which it is used.
         self.policies = PolicyStore(self.backend.open(recipe.policies, seed=recipe.seed))
         check_same_tokenizers(recipe, self.policies)
         self.flops_meter = FlopsMeter(self.policies)
@@ -107,15 +107,16 @@ class CoTrainer:
         self.stores: dict[str, Store] = dict(recipe.stores)
 
         self.engine = self.backend.engine
-        # All rollouts go through the stoppable engine, those of training also through what is wrapped around it.
+        # Evaluations sample through the stoppable engine, which looks for a stop signal. Training samples through the
+        # training engine: the same one, inside of what ``wrap_engine`` puts around it.
         self._stoppable_engine = StoppableEngine(self.engine)
-        self._wrapped_engine: Engine = wrap_engine(self._stoppable_engine) if wrap_engine else self._stoppable_engine
+        self._training_engine: Engine = wrap_engine(self._stoppable_engine) if wrap_engine else self._stoppable_engine
         # One event loop for all rollouts, as connections to remote policies belong to a loop.
         self._loop = EngineEventLoop()
-        self.runner = self.make_runner(self.seed, engine=self._wrapped_engine)
+        self.runner = self.make_runner(self.seed, engine=self._training_engine)
         overlaps_update = False
         if async_steps > 0:
-            overlaps_update = self.backend.enable_overlap()  # True where requests are answered during updates
+            overlaps_update = self.backend.try_to_overlap()  # True where requests are answered during updates
         self.rollouts = RolloutPipeline(self._stoppable_engine, async_steps, overlaps_update=overlaps_update)
         self.evaluation_runner = self.make_runner(evaluation_seed(recipe.seed))
         self.eval_progress: BatchProgress | None = None  # shows how far an evaluation is
@@ -129,7 +130,7 @@ class CoTrainer:
             self.policies.renderers,
             self.recipe.roles if roles is None else roles,
             seed,
-            grader=grade_outside,
+            grader=grade_async,
             loop=self._loop,
         )
 
@@ -142,7 +143,7 @@ class CoTrainer:
         self.rollouts.close()
         for phase in self.recipe.schedule.phases:
             _close_options(phase)
-        self._loop.run_to_end(self.backend.close())
+        self._loop.run_to_end(self.backend.close())  # in this loop, to which connections to servers belong
         self._loop.close()
 
     @property
@@ -155,23 +156,26 @@ class CoTrainer:
     def reseed(self, rollback_count: int) -> None:
         """Set the seed of all later draws and samples to that of this rollback count."""
         self.rollback_count = rollback_count
-        self.runner = self.make_runner(self.seed, engine=self._wrapped_engine)
-        self.rollouts.load(None)  # discard what was collected ahead
+        self.runner = self.make_runner(self.seed, engine=self._training_engine)
+        self.rollouts.discard()
 
     def reset_run(self) -> None:
         """Reset counters and states to those of the first step. To be called after
-        ``backend.restart_lost_processes``, which gives the policies their initial weights."""
+        ``backend.restart_lost_processes``, which gives the policies their initial weights.
+
+        ``flops`` and ``seconds`` are not reset here: the caller sums them up again over its files (``runs/run.py``)."""
         self.algorithm_states = {name: {} for name in self.recipe.objectives}
         self.stores = dict(self.recipe.stores)
         self.finished_steps = 0
         self.tokens = 0
         self.flops_meter = FlopsMeter(self.policies)
         self.reseed(0)
-        self._publish_versions(list(self.policies.served_versions()))  # of all policies
+        self._publish_all_versions()
 
     @property
     def is_done(self) -> bool:
-        """True when all steps are done or one of the budgets is spent."""
+        """True when all steps are done or one of the recipe's budgets is spent: tokens, FLOPs, seconds, or leading
+        steps (``recipe.updates``). A recipe without a budget has None there."""
         recipe = self.recipe
         if self.finished_steps >= recipe.steps:
             return True
@@ -179,17 +183,14 @@ class CoTrainer:
             is_spent(self.tokens, recipe.tokens)
             or is_spent(self.flops, recipe.flops)
             or is_spent(self.seconds, recipe.seconds)
-            or is_spent(self.leading_steps, recipe.updates)  # the budget ``updates`` is in leading steps
+            or is_spent(self.leading_steps, recipe.updates)
         )
 
     @property
     def leading_steps(self) -> int:
-        """Finished steps in which the leading objective, the recipe's first one, was due."""
-        return self._leading_steps_in(self.finished_steps)
-
-    def _leading_steps_in(self, steps: int) -> int:
-        """How many of the run's first ``steps`` steps are leading ones."""
-        return self.recipe.schedule.planned_batches([self.recipe.leading_objective], steps)
+        """Finished steps that train the leading objective, the recipe's first one."""
+        # An objective has one batch in each step that trains it, so its batches are such steps.
+        return self.recipe.schedule.planned_batches([self.recipe.leading_objective], self.finished_steps)
 
     def is_evaluation_due(self) -> bool:
         """True when validation problems are to be measured now: at the start, at the end, and every so many steps."""
@@ -202,8 +203,9 @@ class CoTrainer:
         every = self.recipe.evaluate_every
         if self.recipe.updates is None:
             return self.finished_steps % every == 0
-        was_leading = self.leading_steps > self._leading_steps_in(self.finished_steps - 1)  # the last step
-        return was_leading and self.leading_steps % every == 0
+        last_phase = self.recipe.schedule.phase_at(self.finished_steps - 1)
+        last_was_leading = self.recipe.leading_objective in last_phase.objectives
+        return last_was_leading and self.leading_steps % every == 0
 
     def step(self) -> StepResult:
         """Collect a batch, compute advantages, update every policy that is due, publish the weights.
@@ -214,14 +216,15 @@ class CoTrainer:
         meter = self._begin_measuring(step, phase)
         with meter.stage("rollout"):
             self.policies.reset_optimizers(self.recipe.due_for_new_optimizer(step))
-            self._publish_versions(self.policies.restart_weights())
-            rollouts = self._rollouts_of(step)
+            restarted = self.policies.restart_weights_if_iteration_over()
+            self._publish_versions(restarted)
+            # With ``async_steps`` they may have been collected before, and those of the next steps are collected, too.
+            rollouts = self.rollouts.batch_of(step, self._collect_step, until=self.recipe.steps)
         check_rollouts(step, phase, self.recipe.objectives, rollouts.episodes, self.runner)
-        # ``outside``: counts of the policies on other servers.
-        check_servers_answer(f"step {step + 1}", self.policies, rollouts.outside)
+        check_servers_answer(f"step {step + 1}", self.policies, rollouts.outside)  # counts of policies on other servers
         meter.add_rollouts(rollouts)
         self._learn(phase, rollouts.episodes, meter)
-        self.rollouts.finish_step()
+        self.rollouts.drop_oldest()  # of this step; until here they were kept for a checkpoint
         self.stores = {name: store.with_episodes(rollouts.episodes, step) for name, store in self.stores.items()}
         meter.add_stores(self.stores)
         self.tokens += count_sampled_tokens(rollouts.episodes, self.policies)
@@ -245,51 +248,44 @@ class CoTrainer:
     def _learn(self, phase: Phase, episodes: Sequence[Episode], meter: StepMeter) -> None:
         """Update the policies that are due and publish their weights."""
         changed: list[str] = []
-        # Rollouts of a later step may be collected during the update. Waiting for them counts as "rollout".
+        # Rollouts of a later step may be collected during the update, and the end of this block waits for them: that
+        # is the stage "rollout". A stage inside of another interrupts it (here and in ``_update_policies``), so no
+        # second counts twice.
         with meter.stage("rollout"), self._overlap_with(self.finished_steps) as overlap:
             for due in objectives_by_turn(phase):
                 changed += self._update_policies(due, episodes, meter)
             overlap.end_update()
             with meter.stage("update"):
                 unique = list(dict.fromkeys(changed))
+                # A function, since rollouts that run now call it themselves, between two advances of the engine.
                 overlap.publish(lambda: self._publish_versions(unique))
 
     def _overlap_with(self, step: int) -> Overlap:
         """What is collected during the update of this step: usually nothing (``async_rollouts.py``)."""
-        if self.rollouts.async_steps:
-            return self.rollouts.collect_ahead(step, self._collect_step, until=self.recipe.steps)
-        held = self._held_policies(step) if self._may_begin_early(step + 1) else None
-        if held is None:
-            return Overlap()
-        return self.rollouts.collect_early(step + 1, self._collect_step, held)
+        may_begin_next = not self.rollouts.async_steps and self._may_begin_early(step + 1)
+        blocked = self._blocked_policies(step) if may_begin_next else None
+        return self.rollouts.collect_during_update(
+            step, self._collect_step, until=self.recipe.steps, blocked_policies=blocked
+        )
 
     def _may_begin_early(self, step: int) -> bool:
         """True if nothing but weights can change the rollouts of this step while the step before it is updated."""
         if step >= self.recipe.steps:
             return False
         reads_stores = bool(self.recipe.schedule.phase_at(step).stores)  # they grow when the step before is over
-        may_restart = any(isinstance(handle.spec, Learning) and handle.spec.reset_to_start for handle in self.policies)
-        return not reads_stores and not may_restart
+        return not reads_stores and not self.policies.any_may_restart
 
-    def _held_policies(self, step: int) -> Collection[str] | None:
-        """The policies that cannot be sampled from during this step's update. None: no policy can."""
+    def _blocked_policies(self, step: int) -> Collection[str] | None:
+        """The policies that cannot answer while this step is updated. None: that holds for all of them, so that no
+        rollout can begin meanwhile."""
         due = [self.recipe.objectives[name] for name in self.recipe.schedule.phase_at(step).objectives]
         updated = dict.fromkeys(objective.policy for objective in due)
         followers = [follower.name for policy in updated for follower in self.policies.followers_of(policy)]
-        get_weights = [*updated, *followers]
-        are_busy = set(get_weights)
+        receiving_weights = [*updated, *followers]
+        busy = set(receiving_weights)
         for objective in due:
-            are_busy |= policies_read(objective.algorithm.needs())  # they compute log-probabilities or values
-        return self.backend.held_while_learning(are_busy, get_weights)
-
-    def _rollouts_of(self, step: int) -> RolloutBatch:
-        """The rollouts of the step that is due, which may have been collected before its time. With ``async_steps``,
-        those of the steps after it are collected too."""
-        if not self.rollouts.async_steps:
-            return self.rollouts.take_early(step) or self._collect_step(step)
-        for later in self.rollouts.missing_steps(step, until=self.recipe.steps):
-            self.rollouts.add(self._collect_step(later))
-        return self.rollouts.oldest
+            busy |= policies_read(objective.algorithm.needs())  # they compute log-probabilities or values
+        return self.backend.held_while_learning(busy, receiving_weights)
 
     def _collect_step(self, step: int) -> RolloutBatch:
         """Draw the problems of a step and collect its rollouts with the published weights."""
@@ -297,7 +293,7 @@ class CoTrainer:
         # it, so the signal is looked for here, too.
         self._stoppable_engine.raise_if_stopped()
         phase = self.recipe.schedule.phase_at(step)
-        counter = RolloutCounter(self.engine, self.policies)  # counts from here to ``result_of``
+        counter = RolloutCounter(self.engine, self.policies)  # ``result_of`` at the end has what was counted since here
         tasks = self.draw_tasks(phase, step)
 
         def collect(batch: Sequence[Task], first_position: int = 0) -> tuple[Episode, ...]:
@@ -365,19 +361,17 @@ class CoTrainer:
         return LossTerm(name=name, algorithm=algorithm, samples=samples, weight=objective.weight, planned=planned)
 
     def _update_in_lanes(self, terms: Mapping[str, Sequence[LossTerm]]) -> list[LearnedPolicy]:
-        """Update each policy, in the order of ``terms``; policies in different lanes of the backend learn
-        concurrently."""
-        lanes: dict[str, list[str]] = {}
+        """Update each policy; the results in the order of ``terms``. A lane is a device or a process of the backend:
+        policies of one lane are updated one after the other, those of different lanes concurrently."""
+        lanes: dict[str, list[str]] = {}  # lane → its policies
         for policy in terms:
             lanes.setdefault(self.backend.lane_of(policy), []).append(policy)
 
         def update_lane(policies: Sequence[str]) -> list[LearnedPolicy]:
             return [self._update_policy(policy, terms[policy]) for policy in policies]
 
-        by_policy: dict[str, LearnedPolicy] = {}
-        for updates_of_lane in run_beside([partial(update_lane, policies) for policies in lanes.values()]):
-            for update in updates_of_lane:
-                by_policy[update.policy] = update
+        lane_updates = run_beside([partial(update_lane, policies) for policies in lanes.values()])
+        by_policy = {update.policy: update for updates in lane_updates for update in updates}
         return [by_policy[policy] for policy in terms]
 
     def _update_policy(self, policy: str, terms: Sequence[LossTerm]) -> LearnedPolicy:
@@ -399,9 +393,9 @@ class CoTrainer:
         return LearnedPolicy(policy=policy, reports=tuple(reports), changed_policies=tuple(changed))
 
     def draw_tasks(self, phase: Phase, step: int) -> list[Task]:
-        """The step's problems: the same for all recipes with one seed, see ``Schedule.task_stream``."""
+        """The step's problems: the same for all recipes with one seed, so that comparisons of methods are paired."""
         n_tasks = phase.tasks or self.recipe.tasks_per_step
-        n_unlabelled = round(n_tasks * phase.unlabelled)
+        n_unlabelled = round(n_tasks * phase.unlabelled)  # ``unlabelled`` is a share
         labelled = self._draw_from("train", n_tasks - n_unlabelled, step)
         unlabelled = self._draw_from(UNLABELLED, n_unlabelled, step)
         if self.recipe.audits is not None:
@@ -409,13 +403,13 @@ class CoTrainer:
             # step. The rest cannot be graded.
             rng = rng_of("audits", self.seed, step)
             audited = rng.sample(range(n_unlabelled), min(self.recipe.audits, n_unlabelled))
-            unlabelled = [
-                replace(task, gradable=task.gradable and index in audited) for index, task in enumerate(unlabelled)
-            ]
+            unlabelled = hide_truth(unlabelled, except_at=audited)
         return [*labelled, *unlabelled]
 
     def _draw_from(self, split: str, count: int, step: int) -> list[Task]:
         """The next ``count`` problems of a split, after those that earlier steps of the same stream drew."""
+        # A stream is an endless sequence of problems. Phases that train the leading objective share one, so that two
+        # recipes with one seed train it on the same problems, whatever other phases they have.
         stream, earlier_steps = self.recipe.schedule.task_stream(step, self.recipe.leading_objective)
         share = self.recipe.share_at(step)  # curriculum: only the first ``share`` of the problems; 1.0: all of them
         first = earlier_steps * count
@@ -428,7 +422,9 @@ class CoTrainer:
         """Make a training sample of each trace, with the values and scores that advantages need."""
         objective = self.recipe.objectives[name]
         needs = objective.algorithm.needs()
+        # All roles of an objective have one temperature (checked by ``config/recipe.py``).
         temperature = needs.temperature or training_temperature(self.recipe.roles[objective.role])
+        # Tokens that the policy sampled, apart from context tokens: what tools and users said between them.
         splits = [split_context(trace) for trace in traces]
         pairs = [(split.sampled.prompt_ids, split.sampled.token_ids) for split in splits]
         context_tokens = [split.context_tokens for split in splits]
@@ -457,7 +453,7 @@ class CoTrainer:
         return tuple(samples)
 
     def _token_limit(self, trace: Trace) -> int:
-        """The most tokens that this trace could have had."""
+        """The most tokens that this trace could have had: for the penalty on overlong answers (DAPO)."""
         max_tokens = self.recipe.roles[trace.role].sampling.max_tokens
         return token_limit(trace, max_tokens, self.runner.renderers[trace.policy].stop_ids)
 
@@ -481,20 +477,21 @@ class CoTrainer:
     ) -> list[torch.Tensor]:
         """Compute a policy's log-probabilities, or a critic's values, and count their FLOPs."""
         self._count_scoring_flops(policy, pairs, context_tokens)
-        return self.policies[policy].logprobs(pairs, temperature=temperature, context_tokens=context_tokens)
+        scorer = self.policies[policy]
+        return scorer.logprobs(pairs, temperature=temperature, context_tokens=context_tokens)  # of a critic: values
 
     def _count_scoring_flops(self, policy: str, pairs: Sequences, context_tokens: Sequence[ContextTokens]) -> None:
         """Count the FLOPs of scoring these sequences, context tokens included."""
         sequences = []
         for (prompt_ids, token_ids), context in zip(pairs, context_tokens, strict=True):
-            whole_ids, _ = with_context(token_ids, context)
+            whole_ids, _ = with_context(token_ids, context)  # and where the sampled ones are among them
             sequences.append((prompt_ids, whole_ids))
         self.flops_meter.count_scoring(policy, sequences)
 
     def evaluate(
         self, split: str, count: int, *, group_size: int | None = None
     ) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
-        """Evaluate on ``count`` problems of a held-out split: this seed's block of it, the same throughout the run."""
+        """Evaluate on ``count`` problems of a held-out split, chosen by the seed, the same throughout the run."""
         evaluation = self.recipe.evaluation
         tasks = held_out(self.recipe.tasks, split, count, self.recipe.seed)
         runner = self.evaluation_runner
@@ -513,19 +510,20 @@ class CoTrainer:
     ) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
         """Evaluate verifiers on the solutions of a frozen solver, which are the same before and after training.
 
-        ``greedy``: also with verifiers at temperature 0, on the same solutions."""
+        ``greedy``: measure twice, the second time with verifiers at temperature 0, on the same solutions."""
         tasks = held_out(self.recipe.tasks, split, count, self.recipe.seed)
         with self._checking_servers(f"fixed solutions of {split}"):
-            metrics, episodes = self._measure_on_fixed_solutions(split, tasks, greedy_verifiers=False)
+            metrics, episodes = self._measure_on_fixed_solutions(split, tasks)
             if greedy:
                 greedy_metrics, _ = self._measure_on_fixed_solutions(split, tasks, greedy_verifiers=True)
                 metrics |= renamed_as_greedy(greedy_metrics)
         return metrics, episodes
 
     def _measure_on_fixed_solutions(
-        self, split: str, tasks: Sequence[Task], *, greedy_verifiers: bool
+        self, split: str, tasks: Sequence[Task], *, greedy_verifiers: bool = False
     ) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
-        """Metrics of the verifiers on solutions of frozen policies. ``greedy_verifiers``: with temperature 0."""
+        """Measure once: metrics of the verifiers on solutions of frozen policies. ``greedy_verifiers``: at temperature
+        0; the solutions keep their own."""
         evaluation = self.recipe.evaluation
         roles = dict(self.recipe.roles)
         if greedy_verifiers:
@@ -536,6 +534,7 @@ class CoTrainer:
         runner = self.make_runner(evaluation_seed(self.recipe.seed), roles=roles)
         runner.progress = self.eval_progress
         size = fixed_solutions_group_size(evaluation)
+        # ``also_greedy`` would have other solutions, too: those of a greedy solver.
         metrics, episodes = measure_protocol(evaluation, runner, tasks, split=split, group_size=size, also_greedy=False)
         of_verifiers: dict[str, Estimate] = {}
         for key, estimate in metrics.items():
@@ -578,21 +577,25 @@ class CoTrainer:
         """Restore what ``state`` gave, and the policies' tensors. ``rollouts_ahead``: what ``rollouts.state`` gave, the
         rollouts that were collected and not learned from yet."""
         fields = (*STATE_FIELDS, "stores") if self.stores else STATE_FIELDS
-        saved = fields_of_state("run", state, fields)
+        saved = fields_of_state("run", state, fields=fields)
         self.policies.load(saved["policies"], tensors)
-        self.algorithm_states = fields_of_state("run's algorithms", saved["algorithms"], self.algorithm_states)
+        self.algorithm_states = fields_of_state("run's algorithms", saved["algorithms"], fields=self.recipe.objectives)
         if self.stores:
-            store_states = fields_of_state("run's stores", saved["stores"], self.stores)
+            store_states = fields_of_state("run's stores", saved["stores"], fields=self.recipe.stores)
             self.stores = {
                 name: self.recipe.stores[name].restore_state(state_of_store)
                 for name, state_of_store in store_states.items()
             }
         self.finished_steps = int(saved["finished"])
         self.tokens = int(saved["tokens"])
-        self.flops_meter = FlopsMeter(self.policies)  # a step that was given up may have counted
+        self.flops_meter = FlopsMeter(self.policies)  # drops the FLOPs that an interrupted step has counted
         self.reseed(int(saved["rollback_count"]))
         self.rollouts.load(rollouts_ahead)
-        self._publish_versions(list(self.policies.served_versions()))  # of all policies
+        self._publish_all_versions()
+
+    def _publish_all_versions(self) -> None:
+        """Tell the backend the version of every policy that the engine samples from."""
+        self._publish_versions(self.policies.served_versions())
 
     def _publish_versions(self, policies: Iterable[str]) -> None:
         """Tell the backend the new version of each of these policies that the engine samples from."""
@@ -606,7 +609,8 @@ def check_same_tokenizers(recipe: Recipe, policies: PolicyStore) -> None:
     """Raise ConfigError where an objective scores tokens with a policy whose tokenizer differs from the sampler's."""
     for name, objective in recipe.objectives.items():
         scorers = {objective.policy, *policies_read(objective.algorithm.needs())}
-        for sampler in {recipe.roles[role].policy for role in objective.roles}:
+        samplers = {recipe.roles[role].policy for role in objective.roles}
+        for sampler in samplers:
             policies.check_same_tokenizer(name, sampler, sorted(scorers - {sampler}))
 
 
@@ -647,6 +651,11 @@ def traces_of(objective: Objective, episodes: Sequence[Episode]) -> list[Trace]:
     ]
 
 
+def hide_truth(tasks: Sequence[Task], *, except_at: Collection[int]) -> list[Task]:
+    """The tasks; those at other indices cannot be graded any more."""
+    return [replace(task, gradable=task.gradable and index in except_at) for index, task in enumerate(tasks)]
+
+
 def _close_options(phase: Phase) -> None:
     """Close what the options of a protocol hold open, such as a server of tools."""
     for option in phase.options.values():
@@ -655,7 +664,7 @@ def _close_options(phase: Phase) -> None:
             close()
 
 
-def fields_of_state(owner: str, state: Mapping[str, Any], fields: Iterable[str]) -> dict[str, Any]:
+def fields_of_state(owner: str, state: Mapping[str, Any], *, fields: Iterable[str]) -> dict[str, Any]:
     """``state`` as a dict with exactly these fields. Raises StateError for a missing or unknown one, naming the
     owner."""
     names = list(fields)

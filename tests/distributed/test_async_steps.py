@@ -211,12 +211,12 @@ def test_a_play_that_fails_or_is_given_up_leaves_no_thread_and_no_play():
             engine.raise_if_stopped()
 
     plays = RolloutPipeline(engine, 1, overlaps_update=True)
-    with pytest.raises(OSError, match="of the update"), plays.collect_ahead(0, play, until=2):
+    with pytest.raises(OSError, match="of the update"), plays.collect_during_update(0, play, until=2):
         begun.wait()
         raise OSError("of the update")
     assert not plays.ready and plays.state() is None and engine.get_signal() == 0
     engine.asked = 15
-    with pytest.raises(Interrupted), plays.collect_ahead(0, play, until=2):
+    with pytest.raises(Interrupted), plays.collect_during_update(0, play, until=2):
         seen.append("begun")
     assert not seen
     plays.close()
@@ -234,12 +234,10 @@ def recorded_plays(pipeline, play, published, *, steps=7):
     """The plays that are learned from. A step publishes when both its play and its update are over."""
     learned = []
     for step in range(steps):
-        for later in pipeline.missing_steps(step, until=steps):
-            pipeline.add(play(later))
-        learned.append(dict(pipeline.oldest.outside))
-        with pipeline.collect_ahead(step, play, until=steps) as overlap:
+        learned.append(dict(pipeline.batch_of(step, play, until=steps).outside))
+        with pipeline.collect_during_update(step, play, until=steps) as overlap:
             overlap.end_update()
-        pipeline.finish_step()
+        pipeline.drop_oldest()
         published.append(step)
         saved = json.loads(json.dumps(pipeline.state()))
         left = [play["outside"]["step"] for play in (saved or {"batches": []})["batches"]]

@@ -107,4 +107,4 @@ def test_the_group_ends_and_the_next_one_knows(monkeypatch):
     assert not any(process.process.is_alive() for process in launcher.processes)
     losses = LostProcesses()
     for _ in range(9):
-        losses.count_loss(0, RankShort(1, 2, 64, "generator"))
+        losses.count_loss_or_raise(0, RankShort(1, 2, 64, "generator"))

@@ -15,7 +15,7 @@ from cotrain.grading.pool import AnswerGrader, GradingPool
 from cotrain.inference.local import LocalEngine
 from cotrain.recipes.grpo import grpo
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import RolloutRunner, grade_outside
+from cotrain.rollout.runner import RolloutRunner, grade_async
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import TINY, CharRenderer, letter_tasks, tiny_model
 
@@ -65,7 +65,7 @@ def test_no_batch_depends_on_how_long_a_grade_takes():
     expected = play(Slow(0), None)  # one grade after the other, in this thread
     for seed in (1, 2):
         judge = Slow(seed)
-        assert play(judge, grade_outside) == expected
+        assert play(judge, grade_async) == expected
         assert judge.most > 3
 
 
@@ -79,7 +79,7 @@ def test_hostile_answers_of_one_step_are_graded_beside_the_others():
     good = ["2\\sqrt2"] * 4
 
     async def grade_all(answers):
-        return await asyncio.gather(*(grade_outside(task, f"\\boxed{{{answer}}}") for answer in answers))
+        return await asyncio.gather(*(grade_async(task, f"\\boxed{{{answer}}}") for answer in answers))
 
     asyncio.run(grade_all([f"{n}\\sqrt7" for n in range(8)]))  # loads all four
     start = time.perf_counter()

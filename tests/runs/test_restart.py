@@ -62,10 +62,10 @@ def test_weights_go_back_when_the_next_iteration_is_played_and_not_before():
     assert not same(weights(trainer), start), "what the iteration made can be measured"
     opponent = dict(trainer.policies["opponent"].weights())
     assert same(weights(trainer), {name: tensor.clone() for name, tensor in opponent.items()})
-    assert trainer.policies.restart_weights() == ["generator"] and same(weights(trainer), start)
-    assert trainer.policies.restart_weights() == [], "once"
+    assert trainer.policies.restart_weights_if_iteration_over() == ["generator"] and same(weights(trainer), start)
+    assert trainer.policies.restart_weights_if_iteration_over() == [], "once"
     trainer.step()
-    assert not same(weights(trainer), start) and trainer.policies.restart_weights() == []
+    assert not same(weights(trainer), start) and trainer.policies.restart_weights_if_iteration_over() == []
 
 
 @pytest.mark.whole
@@ -75,7 +75,7 @@ def test_a_run_that_is_stopped_within_an_iteration_goes_on_the_same(reset):
     states = []
     for step in range(5):
         if step == 4:
-            whole.policies.restart_weights()  # stopped while the first step of an iteration is played
+            whole.policies.restart_weights_if_iteration_over()  # stopped while the first step of an iteration is played
             states.append((whole.state(), whole.policies.tensors()))
         whole.step()
         states.append((whole.state(), whole.policies.tensors()))
