@@ -212,7 +212,7 @@ def _parts_of(text: str, tokenizer: PreTrainedTokenizerBase, most: int) -> list[
     (document,) = running_documents([text], tokenizer)
     if len(document.ids) <= most:
         return [text]
-    pieces = _halves(text, tokenizer, max(1, most - 2))  # next to the marks of begin and end
+    pieces = _halves(text, tokenizer, max(1, most - 2))  # besides the marks of begin and end
     last = len(pieces) - 1
     return [TextPart(piece, begins=i == 0, ends=i == last) for i, piece in enumerate(pieces)]
 
