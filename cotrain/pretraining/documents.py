@@ -3,7 +3,7 @@
 Running text becomes BOS text END, all of it learned. A conversation is rendered exactly as in play, token by token;
 pretraining learns all of it, supervised training the replies of the assistant with their stop token.
 
-Before training a finite corpus is looked at as a whole (``examine``), and what will not be learned as it is is
+Before training a finite corpus is looked at as a whole (``examine``), and what will not be learned as it stands is
 told: conversations that are longer than a row are left out, texts that are longer than a batch are read in parts, or of
 an endless corpus left out. A reply that cannot follow its prompt, and a conversation that was rendered to text before,
 are refused.
