@@ -82,9 +82,7 @@ def pair_judge(
     run: RunConfig,
     *,
     form: Form | None = None,  # what the judge writes; by default rmr1, and steps of a model that knows short formats
-    learn: Literal[
-        "rl", "sft", "none"
-    ] = "rl",  # rl: from all judgements; sft: from right ones, by imitation; none: not
+    learn: Literal["rl", "sft", "none"] = "rl",  # rl: from all judgements; sft: by imitation of right ones; none: not
     pay: Literal["sign", "score"] = "sign",  # reward: ±1, or how far the wanted reply is put ahead
     orders: Literal["both", "random"] = "both",  # orders in which a pair is judged, in training
     votes: int = 8,  # judgements of each order of a held-out pair, or of each reply
