@@ -1,7 +1,8 @@
 """The same model on the same prompts, by ``cotrain eval`` and by lm-evaluation-harness.
 
-    pip install 'lm_eval==0.4.13' torch transformers accelerate datasets        # in an environment of its own cotrain
-    eval MODEL --suite gsm8k --data gsm8k.jsonl --problems 340 --samples 0 --answer-format phrase --max-tokens 160
+    pip install 'lm_eval==0.4.13' torch transformers accelerate datasets        # in an environment of its own
+    cotrain eval MODEL --suite gsm8k --data gsm8k.jsonl --problems 340 --samples 0 --answer-format phrase \\
+        --max-tokens 160
     HARNESS/bin/python benchmarks/same_prompts.py MODEL evals/MODEL/suite-gsm8k.jsonl [--most 128]
 
 The harness decodes greedily (``hf``, float32) with the prompt that the file's first row holds, in the model's chat

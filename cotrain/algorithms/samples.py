@@ -313,9 +313,8 @@ def place_rewards(samples: Sequence[Sample], signal: Signal, scale: StepScale = 
                 first_index.append(len(values))
             elif values[first_index[number]] != value:
                 raise ConfigError(
-                    f"signal {signal.name!r} of trajectory {sample.trajectory} is "
-                    f"{values[first_index[number]]} and {value}; "
-                    "give the whole of each conversation that joins it the same",
+                    f"signal {signal.name!r} of trajectory {sample.trajectory} is {values[first_index[number]]} and "
+                    f"{value}; give the whole of each conversation that joins it the same",
                     code="E_SIGNAL_DIFFERS_IN_CONVERSATION",
                 )
 

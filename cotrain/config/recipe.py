@@ -322,9 +322,8 @@ def _check_sampling(role: str, sampling: Sampling) -> None:
     if sampling.max_tokens < 1 or not is_temperature or not is_top_p:
         raise ConfigError(
             f"role {role!r} is sampled with max_tokens {sampling.max_tokens}, temperature {sampling.temperature} and "
-            "top_p "
-            f"{sampling.top_p}; expected at least 1 token, a temperature of at least 0, and a top_p above 0 and at "
-            "most 1",
+            f"top_p {sampling.top_p}; expected at least 1 token, a temperature of at least 0, and a top_p above 0 and "
+            "at most 1",
             code="E_SAMPLING_RANGE",
         )
 

@@ -63,8 +63,7 @@ class RunConfig:
     tool: SolverTool | None = None  # answers calls of whoever writes solutions: calculator, or my_file.py:function
     temperature: float | None = None  # sampling temperature of all roles; by default 1, or what the method says
     lr_warmup: int | None = None  # warm-up updates, over which learning rates rise (default: 5)
-    lr_decay: LrDecay | None = None  # shape in which learning rates fall to 0 by the last update; wsd: over the last
-    # fifth (constant)
+    lr_decay: LrDecay | None = None  # how learning rates fall to 0 (default: constant); wsd: over the last fifth
     updates_per_batch: int | None = None  # updates of each policy on the same samples (default: 1)
     offload: bool = False  # on a GPU, keep policies that do not compute, and all moments, in CPU memory
     load_in_4bit: bool = False  # frozen models and bases of adapters: linear layers in 4 bits, by bitsandbytes

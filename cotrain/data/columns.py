@@ -131,7 +131,7 @@ class Row:
 
     @property
     def content(self) -> list[Any]:
-        """Return what must not change while a run goes on."""
+        """What must not change while a run goes on."""
         system = [self.system] if self.system else []
         return [*system, self.question, self.answer, *self.paraphrases]
 

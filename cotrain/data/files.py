@@ -108,7 +108,7 @@ class JsonlTasks:
 
     @property
     def notes(self) -> list[str]:
-        """Return what is said as a run begins: from which columns its problems are read, where that was guessed; how
+        """What is said as a run begins: from which columns its problems are read, where that was guessed; how
         many have no answer; and what was made of other columns."""
         unanswered = self._rows.get(UNLABELLED, ())
         question, answer = next(rows[0].columns for rows in self._rows.values() if rows)

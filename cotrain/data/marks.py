@@ -13,7 +13,7 @@ from typing import Any
 
 from cotrain.core.errors import DataError
 
-LOST = (  # what a reply says next to its content
+LOST = (  # what a reply says besides its content
     *("tool_calls", "function_call", "reasoning_content", "reasoning", "thinking", "thoughts", "thought"),
     *("train_detail", "train_details"),
 )

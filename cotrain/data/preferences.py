@@ -98,7 +98,7 @@ class Chats(JsonlTasks):
 
     @property
     def notes(self) -> list[str]:
-        """Return what is to be said of how the data were read: the files and the columns that were not."""
+        """What is to be said of how the data were read: the files and the columns that were not."""
         unread = columns_note(count_columns(row.unread for rows in self._rows.values() for row in rows))
         notes = [*self._file_notes(), *([unread] if unread else [])]
         return [f"note: {self.path}: {note}" for note in notes]

@@ -201,7 +201,7 @@ class ProgramTasks:
 
     @property
     def notes(self) -> list[str]:
-        """Return what is said as a run begins: how own tasks in MBPP's layout are split, and the columns that are not
+        """What is said as a run begins: how own tasks in MBPP's layout are split, and the columns that are not
         read."""
         problems = [problem for mine in self._splits.values() for problem in mine]
         notes: list[str] = []

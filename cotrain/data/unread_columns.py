@@ -1,9 +1,9 @@
-"""Columns of a row next to its question and its answer: none of them is passed over in silence.
+"""Columns of a row besides its question and its answer: none of them is passed over in silence.
 
 ::
 
     system, system_prompt              said in front of the question
-    instruction next to input           one question of two parts, as Alpaca has them
+    instruction next to input          one question of two parts, as Alpaca has them
     choices, context, images, tools …  refused by name, since the question cannot be understood without them
     all others                         counted, and told in one line: "columns not read: level, source (500 rows)"
 

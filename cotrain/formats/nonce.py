@@ -12,10 +12,9 @@ Three ways for a candidate's text to become a verdict, and what stands in each:
   written; should it hold the nonce all the same (a verifier's text was shown to it), the nonce is struck out in it.
 - It ends the chat turn. ``render.Renderer`` encodes contents with control tokens switched off.
 - The verifier quotes it and stops there, or is cut off. Parsers read only what the verifier said, and demand one
-verdict at
-  the end; but a reply may end with the quotation, and the solver's own ``<answer>3</answer>`` would read as a grade of
-  Think-RM. So the tags of verifiers' formats are broken in what a verifier is shown, ``<answer>`` → ``< answer>``, and
-  nothing else is: steps, boxes, LaTeX and all other tags reach the verifier as they stand.
+  verdict at the end; but a reply may end with the quotation, and the solver's own ``<answer>3</answer>`` would read as
+  a grade of Think-RM. So the tags of verifiers' formats are broken in what a verifier is shown, ``<answer>`` →
+  ``< answer>``, and nothing else is: steps, boxes, LaTeX and all other tags reach the verifier as they stand.
 
 What no marker can stop is persuasion: a verifier may still do as the text asks. The prompts tell it not to.
 """

@@ -1,4 +1,4 @@
-"""How roles next to the plain solver are asked: those that judge, revise, plan and digest, and solvers and verifiers in
+"""How roles besides the plain solver are asked: those that judge, revise, plan and digest, and solvers and verifiers in
 words of their own. As in ``prompts/templates.py``, short ones are for models that were taught them and ``*_FULL`` ones
 for any chat model."""
 

@@ -1,4 +1,4 @@
-r"""Reading what roles next to the solver wrote; solutions themselves are read in ``solutions.py``.
+r"""Reading what roles besides the solver wrote; solutions themselves are read in ``solutions.py``.
 
 ::
 

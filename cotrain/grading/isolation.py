@@ -82,8 +82,8 @@ def working_sandbox() -> Kind:
     tried_kinds = "; ".join(f"{kind}: {problem}" for kind, problem in problems.items())
     raise ConfigError(
         "programs cannot be run here, as nothing would limit how many processes one starts: run as root or where "
-        "users may make"
-        f" namespaces, install bubblewrap, or name a sandbox (--tasks mbpp:module:function); tried {tried_kinds}",
+        "users may make namespaces, install bubblewrap, or name a sandbox (--tasks mbpp:module:function); tried "
+        f"{tried_kinds}",
         code="E_NO_SANDBOX",
     )
 

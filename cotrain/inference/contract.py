@@ -121,7 +121,7 @@ class MemoryLimitedEngine(Engine, Protocol):
         ...
 
     def set_limits(self, limits: Mapping[str, int]) -> None:
-        """Return what ``limits`` gave; policies that it does not name do as much at a time as at the start. No row
+        """Set what ``limits`` gave; policies that it does not name do as much at a time as at the start. No row
         runs."""
         ...
 

@@ -4,7 +4,7 @@ A decode step of a small model is a thousand short kernels, and launching them t
 step reads and writes tensors that stay where they are, in a view of as many lines and columns as the rows need, rounded
 up (``static_kv_cache.py``). The first step in a view is recorded; every later one is a single launch. Tokens are drawn
 on the device by the same functions as elsewhere, outside of the recording, and nothing waits for them: up to ``LOOK``
-steps are queued before the host asks which rows have finished. A row that finishes in between is still.
+steps are queued before the host asks which rows have finished. A row that finishes in between stands still.
 
 Same requests, same state: same batches, as views and looks follow from counts. On a CPU the same steps run unrecorded
 when asked for, and tests record them with a tape of torch operations.

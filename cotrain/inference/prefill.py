@@ -173,7 +173,7 @@ def _group_by_prefix(prompts: Sequence[Prompt], places: int) -> Families:
 
 def _batch_families(families: Families, budget: int, places: int) -> Iterator[Families]:
     """Some families at a time: at most ``budget`` tokens, and ``places`` with each prompt as long as the longest.
-    Longest prompts first, so that like is with like."""
+    Longest prompts first, so that like stands with like."""
     batch: Families = []
     for family in sorted(families, key=lambda f: -max(map(len, f[1]))):
         lengths = [len(prompt) for _, members in (*batch, family) for prompt in members]

@@ -7,7 +7,7 @@ left out (each is a method of its own, so that a test can leave it out):
     tied output layer     keeps its packed copy of the old weights on a CPU         → ``_repack_output``
     prefix cache          keeps keys and values of the old weights                  → ``_clear_prefix_cache``
     adapter's old name    new weights under a known name are not looked at          → ``_adapter_request``
-    rows without one      next to rows with adapters get the last slot's, on a CPU   → ``_slot_count``
+    rows without one      next to rows with adapters get the last slot's, on a CPU  → ``_slot_count``
 
 The prefix cache is also emptied whenever nothing runs: what is in it then follows from the requests that run together,
 and a play that is made again after a loss gives the same bits.

@@ -12,7 +12,7 @@ model.
     prmbench      f1, negative_f1, prmscore by kind of error and overall, where there are both kinds of steps
                   step_accuracy     share of the steps judged as they are
 
-What could not be read, graded or asked counts as wrong and is next to as ``answered``, ``graded`` and ``parsed``.
+What could not be read, graded or asked counts as wrong, and is counted too as ``answered``, ``graded`` and ``parsed``.
 Ties go to the first sample. Intervals: ``clusters``, by problem; of solvers by template (``templates``), where a set
 has one text many times.
 """

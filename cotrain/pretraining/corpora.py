@@ -219,7 +219,7 @@ def _epoch_order(size: int, epoch: int, seed: int) -> list[int]:
 
 
 def _read_paragraphs(path: Path) -> Iterator[str]:
-    """Return what is between empty lines, without white space at its ends."""
+    """Yield what is between empty lines, without white space at its ends."""
     lines: list[str] = []  # lines of this paragraph
     size = 0  # their bytes
     at = 0  # bytes in front of this line

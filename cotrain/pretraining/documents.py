@@ -3,7 +3,7 @@
 Running text becomes BOS text END, all of it learned. A conversation is rendered exactly as in play, token by token;
 pretraining learns all of it, supervised training the replies of the assistant with their stop token.
 
-Before training a finite corpus is looked at as a whole (``examine``), and what will not be learned as it is is
+Before training a finite corpus is looked at as a whole (``examine``), and what will not be learned as it stands is
 told: conversations that are longer than a row are left out, texts that are longer than a batch are read in parts, or of
 an endless corpus left out. A reply that cannot follow its prompt, and a conversation that was rendered to text before,
 are refused.
@@ -212,7 +212,7 @@ def _parts_of(text: str, tokenizer: PreTrainedTokenizerBase, most: int) -> list[
     (document,) = running_documents([text], tokenizer)
     if len(document.ids) <= most:
         return [text]
-    pieces = _halves(text, tokenizer, max(1, most - 2))  # next to the marks of begin and end
+    pieces = _halves(text, tokenizer, max(1, most - 2))  # besides the marks of begin and end
     last = len(pieces) - 1
     return [TextPart(piece, begins=i == 0, ends=i == last) for i, piece in enumerate(pieces)]
 

@@ -429,8 +429,8 @@ def _check_ids(batch: PackedBatch, vocabulary_size: int) -> None:
     if largest >= vocabulary_size:
         raise ModelError(
             f"the tokenizer gives a text the token {largest}, but the model knows {vocabulary_size} tokens, 0 to "
-            f"{vocabulary_size - 1}; "
-            "save it with as many embeddings (`resize_token_embeddings`), or take the tokenizer that belongs to it",
+            f"{vocabulary_size - 1}; save it with as many embeddings (`resize_token_embeddings`), or take the "
+            "tokenizer that belongs to it",
             code="E_TOKEN_BEYOND_EMBEDDINGS",
         )
 

@@ -113,7 +113,7 @@ async def agreeing_reviews(
 def genprm(
     run: RunConfig,
     *,
-    verifier_model: str | None = None,  # initial weights of the verifier; by default the generator's model
+    verifier_model: str | None = None,  # initial weights of the verifier (rate ``lr``); by default the generator's
     reviews: int = 4,  # reviews of each solution
     rollouts: int = 8,  # continuations from the end of each step
     labels: Labels = "ratio",  # how continuations label a step (``rollout/monte_carlo.py``)

@@ -1,8 +1,7 @@
 """A comparison at one glance, as tables of text: what each recipe reached, what that cost, and how it was run.
 
     headlines   greedy, pass@1, pass@k and the vote of k next to each other, at the start and at the end, and the
-    verifier's
-                verdicts
+                verifier's verdicts
     costs       batches, tokens, operations and seconds; updates of the leading policy, and the parts of the operations
     settings    learning rates, warm-up, temperature, batch, and the problems of the test
     alarms      which fired in how many runs of each recipe (``metrics/alarms.py``)
@@ -10,7 +9,7 @@
 
 Headlines are of the role ``solver`` where there is one; verdicts are balanced accuracy, of ``verifier``, else of the
 first role that judges what the present generator writes. Costs are means over seeds. Seconds are of one thread of
-whatever machine made them, with whatever ran next to: they compare recipes of one comparison and nothing else.
+whatever machine made them, with whatever ran beside them: they compare recipes of one comparison and nothing else.
 """
 
 from __future__ import annotations

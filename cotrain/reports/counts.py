@@ -70,7 +70,7 @@ class RolloutCounts:
         self.add_values(key, [final is True, final is False, final is None])
 
     def count_pair(self, one: str, other: str, a: bool | None, b: bool | None) -> None:
-        """Return what two of them call right, ``a`` and ``b``; None where one says nothing."""
+        """Count what two of them call right, ``a`` and ``b``; None where one says nothing."""
         if a is not None and b is not None:
             both_right = a and b
             only_a = a and not b

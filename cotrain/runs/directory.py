@@ -182,12 +182,14 @@ class RunDirectory:
     def _check_names(self) -> None:
         """Raise RunDirectoryError for a run whose files an earlier cotrain wrote, under other names."""
         recipe = _as_mapping(self.read(RECIPE_FILE))
-        objectives = _as_mapping(_as_mapping(recipe.get("settings")).get("objectives"))
+        settings = _as_mapping(recipe.get("settings"))
+        objectives = _as_mapping(settings.get("objectives"))
         origin = _as_mapping(recipe.get("origin"))
         has_old_origin = "settings" in origin
         has_old_objective = any("on" in _as_mapping(objective) for objective in objectives.values())
         has_old_argument = _as_mapping(origin.get("arguments")).get("judge") in REVIEW_FORMATS_OF_JUDGE
-        if has_old_origin or has_old_objective or has_old_argument:
+        has_old_evaluation = "implied" in _as_mapping(settings.get("evaluation"))  # now implicit_rewards
+        if has_old_origin or has_old_objective or has_old_argument or has_old_evaluation:
             raise RunDirectoryError(
                 f"{self.path} was written by an earlier cotrain, whose files have other names; read and resume it with "
                 "that version, or start the run anew",

@@ -38,7 +38,7 @@ class StepRecorder:
         for row in rows_of(directory.metrics):
             self._monitor.add_row(row)
             self._guard.add_row(row)
-        self.metrics = JsonlWriter(directory.metrics, shows_progress=True)
+        self.metrics = JsonlWriter(directory.metrics, is_watched=True)
         self.timings = JsonlWriter(directory.timings)
         self.ledger = Ledger(directory.episodes)
 

@@ -34,11 +34,11 @@ from cotrain.storage.file_ops import (
 class JsonlWriter:
     """Appends rows to a file, creating it and its directory if need be. A torn last line is cut off at the start."""
 
-    def __init__(self, path: Path, *, shows_progress: bool = False, files: Files = REAL_FILES) -> None:
-        """``watched``: refuse to write on where the file of this name is not the open one any more."""
+    def __init__(self, path: Path, *, is_watched: bool = False, files: Files = REAL_FILES) -> None:
+        """``is_watched``: refuse to write on where the file of this name is not the open one any more."""
         self.path = path
         self._files = files
-        self._shows_progress = shows_progress
+        self._is_watched = is_watched
         self._file: FileIO | None = None
         with report_disk_errors(f"open {path}"):
             make_directory(files, path.parent)
@@ -83,7 +83,7 @@ class JsonlWriter:
     def _checked_file(self) -> FileIO:
         if self._file is None:
             raise ValueError(f"{self.path} was closed")
-        if self._shows_progress and not is_at(self._file.fileno(), self.path):
+        if self._is_watched and not is_at(self._file.fileno(), self.path):
             raise lost_file_error(self.path)
         return self._file
 

@@ -91,8 +91,8 @@ FAULTS = (
     Fault(
         "a batch that is not moved",
         "learner/learner.py",
-        "move_to(batch, device), normaliser",
-        "batch, normaliser",
+        "move_to(batch, device), totals",
+        "batch, totals",
         GRPO,
         MIXED,
     ),
@@ -155,8 +155,8 @@ FAULTS = (
     Fault(
         "a wait for every figure of every micro-batch",
         "learner/learner.py",
-        "sums[name] = sums[name] + (share if counts else 0.0)",
-        "sums[name] = sums[name] + (float(share) if counts else 0.0)",
+        "sums[name] = sums[name] + (share if is_counted else 0.0)",
+        "sums[name] = sums[name] + (float(share) if is_counted else 0.0)",
         STEP,
         WAITS,
     ),

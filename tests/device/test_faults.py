@@ -6,9 +6,19 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.whole, pytest.mark.nightly]
+import cotrain
+from tests.device.faults import FAULTS
 
 
+def test_every_fault_has_a_place_in_the_code_of_today():
+    """Quick, so that whoever renames in such a line sees it at once."""
+    package = Path(cotrain.__file__).parent
+    counts = {fault.name: (package / fault.file).read_text(encoding="utf-8").count(fault.old) for fault in FAULTS}
+    assert set(counts.values()) == {1}, [name for name, count in counts.items() if count != 1]
+
+
+@pytest.mark.whole
+@pytest.mark.nightly
 @pytest.mark.parametrize("part", ["1/2", "2/2"])
 def test_planted_faults_are_found(part):
     """In a process that has imported neither package nor device."""

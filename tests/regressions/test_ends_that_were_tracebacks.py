@@ -52,7 +52,7 @@ def test_metrics_that_are_removed_end_the_run_in_one_line(tmp_path, when):
 
 def test_a_writer_that_is_watched_and_one_that_is_not(tmp_path):
     for watched in (True, False):
-        with JsonlWriter(tmp_path / "rows", shows_progress=watched) as writer:
+        with JsonlWriter(tmp_path / "rows", is_watched=watched) as writer:
             writer.append({"step": 0})
             (tmp_path / "rows").unlink()
             if not watched:

@@ -24,8 +24,14 @@ def earlier_argument(saved):
     saved["origin"]["arguments"]["judge"] = "steps"
 
 
+def earlier_evaluation(saved):
+    saved["settings"]["evaluation"]["implied"] = saved["settings"]["evaluation"].pop("implicit_rewards")
+
+
 @pytest.mark.parametrize(
-    "change", [earlier_origin, earlier_objective, earlier_argument], ids=["origin", "objective", "argument"]
+    "change",
+    [earlier_origin, earlier_objective, earlier_argument, earlier_evaluation],
+    ids=["origin", "objective", "argument", "evaluation"],
 )
 def test_a_run_of_an_earlier_version_is_refused_in_one_line(tmp_path, change, capsys):
     saved = recipe_json(grpo(), checkpoint_every=1)

@@ -113,7 +113,7 @@ def distinct_arms(arms: Sequence[Arm]) -> list[Arm]:
 
 def recipe_of_arm(arm: Arm, source: Mapping[str, Any], overrides: Sequence[str], *, begun: bool = False) -> Recipe:
     """Return what an arm will run, so that whatever is wrong with it is said before anything has been run.
-    ``settings``: with the length of a run; ``begun``: its runs are there, with the schedule that the recipe had
+    ``overrides``: with the length of a run; ``begun``: its runs are there, with the schedule that the recipe had
     then."""
     try:
         recipe = override(make_recipe(arm.target, {**arm.arguments, **source}), [*overrides, *arm.overrides])

@@ -107,7 +107,7 @@ class ComparisonPlan:
 
     @property
     def problem_arguments(self) -> dict[str, Any]:
-        """Return what was said about the problems, for every arm."""
+        """What was said about the problems, for every arm."""
         return {name: getattr(self, name) for name in ("tasks", "data", "operations", "lenient")}
 
     def task_argument(self) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class ComparisonPlan:
 
     @property
     def run_ends(self) -> dict[str, float]:
-        """Return what ends a run of the first wave."""
+        """What ends a run of the first wave."""
         if self.equal == "updates":
             return {"steps": ENDLESS, "updates": self.batches}
         if self.equal == "batches" or self.budget is None:

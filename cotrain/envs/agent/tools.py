@@ -61,7 +61,7 @@ class ToolMessages:
     def read_reply(
         self, turn: Turn, text: str, params: RequestParams, syntax: Syntax
     ) -> tuple[str, tuple[dict[str, Any], ...]]:
-        """Return what the reply says next to its calls, and these. A call that cannot be read is part of what it says;
+        """Return what the reply says besides its calls, and these. A call that cannot be read is part of what it says;
         the turn shows why."""
         beside, calls, outcomes = read_calls(text, syntax, {tool["function"]["name"] for tool in params.tools})
         if outcomes:

@@ -86,7 +86,7 @@ class SearchTrail:
 
     @property
     def in_order(self) -> list[str]:
-        """Return what was found, each sentence after those that it depends on, as far as these were found."""
+        """What was found, each sentence after those that it depends on, as far as these were found."""
         unplaced = list(dict.fromkeys(reversed(self.found)))
         placed: list[str] = []
         known_nouns: set[str] = set()

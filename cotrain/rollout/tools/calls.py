@@ -239,7 +239,7 @@ async def use_tools(
     Args:
         tools: name → tool, called with the arguments that the policy wrote. It may await anything; the engine rests.
         most: calls that are answered; later ones stay text.
-        mark: the nonce of the markers; None: the conversation's own.
+        nonce: that of the markers; None: the conversation's own.
 
     The role's ``max_tokens`` is the limit of the whole answer, outputs apart. An answer whose prompt outgrows the
     context has the parse failure "no room". The finding ``calls`` of the last turn has the outcome of each call:
