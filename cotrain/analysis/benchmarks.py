@@ -319,8 +319,8 @@ def suite_settings(
     play: SuitePlay,
     models: dict[str, str],
 ) -> dict[str, Any]:
-    """Return what the scores depend on, as JSON. Raises UnknownName for a role there is not, ConfigError for one that
-    gives no verdicts."""
+    """The settings that the scores depend on, as JSON. Raises UnknownName for a role there is not, ConfigError for one
+    that gives no verdicts."""
     judging = name in JUDGED
     choosers = [role for role in (play.verifier, play.comparer) if role in executor.roles and play.samples]
     needed = [play.verifier] if judging else [play.solver, *choosers]
@@ -370,7 +370,7 @@ def suite_settings(
 
 
 def _item_identity(item: Task | FixedSolution) -> list[Any]:
-    """Return what makes an item another one."""
+    """The parts of an item that tell it from any other."""
     if isinstance(item, FixedSolution):
         return [item.problem, *item.steps, str(item.label if item.wrong is None else item.wrong)]
     tests = [item.grader.problem_of(item).tests] if isinstance(item.grader, ProgramGrader) else []
@@ -532,7 +532,7 @@ def _attempt_row(
 
 
 def _graded_answer(task: Task, said: Trace, role: Role) -> str | None:
-    """Return what of a solution is graded."""
+    """The part of a solution that is graded: its program or its answer; None where it has none."""
     grader = task.grader
     if isinstance(grader, ProgramGrader):
         return program_of(said.text, grader.problem_of(task).entry)

@@ -154,5 +154,5 @@ def _load(arguments: argparse.Namespace) -> None:
 
 
 def _progress_printer(as_json: bool) -> Callable[[str], None]:
-    """Return what tells the progress: nothing where JSON is printed."""
+    """Return the function that prints the progress; it prints nothing where JSON is printed."""
     return (lambda text: None) if as_json else functools.partial(print, flush=True)

@@ -208,7 +208,7 @@ def _bounds_of(hint: Any, *, held_out: bool = False) -> tuple[float, float] | No
 
 
 def kind_in_file(hint: Any) -> type | None:
-    """Return what a text may name in a file of the user's where an annotation allows it: a function for ``str |
+    """Return the type of what a text may name in a user's file, where an annotation allows that: a function for ``str |
     Callable[..., float]``, a dataclass for ``str | Game``; None for any other annotation."""
     for arg in typing.get_args(hint):
         if typing.get_origin(arg) is Callable:
@@ -250,7 +250,7 @@ def fits_hint(value: Any, hint: Any) -> bool:
 
 
 def kind_of(hint: Any) -> str:
-    """Return what an annotation asks for, in words: "a whole number", "2 whole numbers" …"""
+    """Describe in words the value that an annotation asks for: "a whole number", "2 whole numbers" …"""
     bounds = _bounds_of(hint)
     hint = strip_optional(hint)
     inner = typing.get_args(hint)

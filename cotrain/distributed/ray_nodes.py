@@ -52,9 +52,9 @@ PythonInfo = dict[str, Any]  # package → version, "python", "code" of cotrain'
 
 
 def ask_machines(engine: str | None, models: Sequence[str], *, patience: float, gpus: bool = False) -> list[Machine]:
-    """Return what each machine of Ray's says of itself, in the order of their addresses. One that does not answer
-    within ``patience`` seconds, or cannot, has an "error". ``gpus``: those alone that have some. Other arguments: see
-    ``inspect_machine``."""
+    """Return the answers of Ray's machines, in the order of their addresses, to what ``inspect_machine`` asks. One that
+    does not answer within ``patience`` seconds, or cannot, has an "error". ``gpus``: only those with GPUs. Other
+    arguments: see ``inspect_machine``."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 

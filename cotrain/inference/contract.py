@@ -116,13 +116,12 @@ class MemoryLimitedEngine(Engine, Protocol):
     """One that does with less at a time where memory runs out."""
 
     def limits(self) -> dict[str, int]:
-        """Return what it does at a time (rows, or tokens of a pass that scores), of the policies for which memory has
-        run out."""
+        """The limits of the policies for which memory has run out: rows at a time, or tokens of a pass that scores."""
         ...
 
     def set_limits(self, limits: Mapping[str, int]) -> None:
-        """Return what ``limits`` gave; policies that it does not name do as much at a time as at the start. No row
-        runs."""
+        """Restore limits that ``limits()`` returned; policies that are not named get the limits of the start. No row
+        may be running."""
         ...
 
 

@@ -431,8 +431,8 @@ class SharedPrefixCache(Cache):
         )
 
     def _mask_window(self, layer: DecodeReads, window: int, device: torch.device) -> _WindowMasks:
-        """Return what the coming step must not read in a layer with a window. The lines of a tile entered together, so
-        they are as long as each other."""
+        """The masks of what the coming step must not read in a layer with a window. The lines of a tile entered
+        together, so they are as long as each other."""
         heads = len(layer.keys) // len(self.starts)
         longest = layer.prompts.keys.shape[1]
         own_distance = self.cursor - torch.arange(self.own.columns, device=device)

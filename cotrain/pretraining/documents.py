@@ -96,7 +96,8 @@ class Examined:
     thoughts: int = 0  # conversations with a thought, where prompts of the model switch thoughts off
 
     def notes(self, most: int, batch: int) -> list[str]:
-        """Return what is to be said of it. ``most``: tokens of a conversation; ``batch``: of a batch."""
+        """The notes on what was left out or divided. ``most``: the most tokens of a conversation; ``batch``: the tokens
+        of a batch."""
         lines = []
         if self.left_out:
             lines.append(

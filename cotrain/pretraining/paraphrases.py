@@ -152,7 +152,8 @@ def _write_chunk(
     tries: int,
     first_step: int,
 ) -> list[tuple[str, str | None]]:
-    """Return what was written last for each of these problems, and why it is no paraphrase."""
+    """Return the last text written for each of these problems, and the reason why it is no paraphrase; None where it is
+    one."""
     pending = list(chunk)
     for attempt in range(tries):
         bare = [Row(question=problem.row.question, answer=None, solution=None) for problem in pending]

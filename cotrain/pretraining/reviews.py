@@ -110,7 +110,7 @@ class LabelledReview:
 
 
 def _sampling_hint(row: Mapping[str, Any]) -> str:
-    """Return what to do with a row that has no steps to review; "" for others."""
+    """The hint for a row that has no steps to review; "" for others."""
     return "" if "steps" in row else "; with problems and answers alone add --from-samples"
 
 
@@ -219,7 +219,7 @@ def _written_review(task: Task, roles: Roles, solution: Turn, truth: bool, form:
 
 
 def _why_none(solution_counts: dict[bool, int], review_counts: dict[bool, int], reviews: int) -> str:
-    """Return what is missing, and what would help."""
+    """Say which solutions or reviews are missing, and what would help."""
     kinds = {True: "right", False: "wrong"}
     for truth, other in ((True, "easier"), (False, "harder")):
         if not solution_counts[truth]:

@@ -86,8 +86,8 @@ def gold_solutions(path: str, role: Role, aside: Quarantine | None = None) -> Co
 
 
 def read_rows(path: str, read: Callable[[dict[str, Any], str], T], aside: Quarantine | None) -> list[T]:
-    """Return what ``read(row, where)`` makes of each row of a file. Raises DataError of the first row that it refuses,
-    or sets such rows ``aside``."""
+    """Return ``read(row, where)`` of each row of a file. Raises DataError for the first row that it refuses, or sets
+    such rows ``aside``."""
     rows = parse_rows(numbered_lines(Path(path)), read, aside)
     if aside is not None:
         aside.check_share(path)
@@ -106,8 +106,8 @@ def own_solutions(
     say: Callable[[str], None],
     work: KeptWork | None = None,
 ) -> tuple[Corpus, list[dict[str, Any]]]:
-    """Return what of the model's own solutions is right, ``samples`` tried for each problem, and the same as rows of
-    ``messages``; ``work`` keeps each chunk of problems. Raises DataError where none is."""
+    """Return the model's own solutions that are right, of ``samples`` tried for each problem, as a corpus and as rows
+    of ``messages``; ``work`` keeps each chunk of problems. Raises DataError where none is right."""
     conversations: dict[tuple[str, str], Item] = {}  # a solution that is found twice is learned once
     solved: set[str] = set()
     lost_reasons = Counter[str]()

@@ -122,7 +122,7 @@ def make_agent_protocol(
 async def compute_rewards(
     task: Task, roles: Roles, answer: Any, reward: Reward | None, models: tuple[str, ...]
 ) -> dict[str, float]:
-    """Return what each role earned: what ``reward`` says, else 1 for a right answer and 0 for a wrong one. Raises
+    """Return the reward of each role: that of ``reward``, or else 1 for a right answer and 0 for a wrong one. Raises
     AgentFailed."""
     if reward is not None:
         return ask_reward(reward, task, answer, models)
@@ -137,7 +137,7 @@ async def compute_rewards(
 
 
 def text_of_answer(answer: Any) -> str:
-    """Return what an agent returned, as a text; "" for nothing. Raises AgentFailed for an object that has none."""
+    """Return an agent's answer as a text; "" for None. Raises AgentFailed for an object that has no text."""
     try:
         return "" if answer is None else str(answer).strip()
     except INTERRUPTS:
@@ -147,7 +147,7 @@ def text_of_answer(answer: Any) -> str:
 
 
 def ask_reward(reward: Reward, task: Task, answer: Any, models: tuple[str, ...]) -> dict[str, float]:
-    """Return what the user's function says that each role earned. Raises AgentFailed."""
+    """Return the reward that the user's function gives each role. Raises AgentFailed."""
     try:
         value: Any = reward(task, answer)
         values: dict[str, Any] = dict(value) if isinstance(value, Mapping) else dict.fromkeys(models, value)

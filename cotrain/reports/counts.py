@@ -70,7 +70,8 @@ class RolloutCounts:
         self.add_values(key, [final is True, final is False, final is None])
 
     def count_pair(self, one: str, other: str, a: bool | None, b: bool | None) -> None:
-        """Return what two of them call right, ``a`` and ``b``; None where one says nothing."""
+        """Count one solution on which two judges said ``a`` and ``b``; a solution on which one says nothing (None) is
+        left out."""
         if a is not None and b is not None:
             both_right = a and b
             only_a = a and not b
@@ -201,7 +202,7 @@ def first_error_reason(speech: Json) -> str | None:
 
 
 def review_probability(review: Json) -> float | None:
-    """Return what a review says that the solution is right; None where it gave no probability."""
+    """The probability of a right solution that a review gives; None where it gives none."""
     score = review["findings"].get(SCORE.name)
     is_number = isinstance(score, int | float) and not isinstance(score, bool)
     return float(score) if is_number and 0.0 <= score <= 1.0 else None

@@ -44,7 +44,7 @@ MOST_CODE = 40  # lines of a file's differences
 
 
 def compare_runs(one: RunView, other: RunView, rollout: str | None = None) -> dict[str, Any]:
-    """Return what ``cotrain diff`` shows. Raises ConfigError for a rollout that one of them does not have."""
+    """Return the content of ``cotrain diff``. Raises ConfigError for a rollout that one of the runs does not have."""
     settings_a = redact_texts(one.recipe.get("settings", {}))
     settings_b = redact_texts(other.recipe.get("settings", {}))
     return {

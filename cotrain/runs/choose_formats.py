@@ -495,7 +495,7 @@ def _with_steps_cut(reading: Reading) -> Reading:
 
 
 def _texts_of_episodes(episodes: Sequence[Episode], tasks: Sequence[Task]) -> list[SampledText]:
-    """Return what was said to these problems."""
+    """The texts that were sampled for these problems."""
     said = []
     for episode in episodes:
         for trace in episode.traces:

@@ -133,8 +133,8 @@ def hold_chat(
 
 
 def _without_surrogates(text: str) -> str:
-    """Return what was typed, with U+FFFD for bytes that are no UTF-8, which Python reads as surrogates no tokenizer
-    takes."""
+    """Return the text that was typed, with U+FFFD for bytes that are no UTF-8, which Python reads as surrogates that no
+    tokenizer takes."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -154,8 +154,8 @@ class Conversation:
             marks_of(self.renderer, "chat")  # refuses a model that cannot call it
 
     def reply_lines(self, text: str, turn: int) -> list[str]:
-        """Return what the model says to ``text``, line by line. Raises TooLong where the conversation fills the
-        context; the message is then left out of it."""
+        """Return the model's reply to ``text``, line by line. Raises TooLong where the conversation fills the context;
+        the message is then left out of it."""
         messages = [*self.messages, Message("user", text)]
         prompt = self.renderer.render(messages)
         context = getattr(self.model.config, "max_position_embeddings", None) or len(prompt) + REPLY_TOKENS

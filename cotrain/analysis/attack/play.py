@@ -140,8 +140,8 @@ def attack(
 
 
 def point_stamp(directory: Path | str, step: int) -> list[Any]:
-    """Return what tells the models of a run after so many steps, or a model, from others: work on them that was begun
-    can go on as long as it is the same."""
+    """Return a stamp of the models of a run after so many steps, or of a model. Work that was begun can go on as long
+    as its stamp is the same."""
     if opening.is_model(directory):
         return [str(directory), stamp_of(str(directory)), __version__]
     run = RunDirectory(directory)
@@ -188,7 +188,7 @@ def _choose_solver(trainer: CoTrainer, fixed: bool) -> Role:
 
 
 def corpus_digest(strings: Sequence[Injection]) -> str:
-    """Return what the strings are, in 16 characters."""
+    """Return a digest of the strings, in 16 characters."""
     text = json.dumps([[string.family, string.text, string.place] for string in strings])
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -219,7 +219,7 @@ def wrong_solutions(
 
 
 def _draw_wrong(trainer: CoTrainer, solver: Role, tasks: Sequence[Task], split: str, say: Say) -> list[tuple[int, str]]:
-    """Return what the solver wrote where it is wrong, by the place of its problem."""
+    """The wrong solutions that the solver wrote, each with the place of its problem."""
     player = trainer.make_runner(evaluation_seed(trainer.recipe.seed), roles={**trainer.recipe.roles, "solver": solver})
     player.progress = lambda total: ProgressPrinter(total, "{} solutions drawn", say).add
     episodes = player.collect(
@@ -268,8 +268,8 @@ def judge_attempts(
     pace: ProgressPrinter | None = None,
     work: KeptWork | KeptPart | None = None,
 ) -> list[AttemptOutcome]:
-    """Return what the verifier says of each. ``say`` hears how many, and how much time is left; ``pace``: of several
-    calls; ``work`` keeps each chunk."""
+    """Return the verifier's verdict on each attempt. ``say`` is told how many are judged and how much time is left;
+    ``pace`` is one progress for several calls; ``work`` keeps each chunk."""
     outcomes: list[AttemptOutcome] = []
     kind = "changed" if attempts and attempts[0].injection is not None else "ordinary"
     progress = pace or ProgressPrinter(len(attempts), f"{{}} {kind} solutions", say)
@@ -295,7 +295,7 @@ def _judge_chunk(
     kind: str,
     step: int,
 ) -> list[tuple[int, dict[str, Any]]]:
-    """Return what is said of some attempts: the place of each, and the fields of its ``AttemptOutcome``."""
+    """Return the place of each attempt of a chunk and the fields of its ``AttemptOutcome``."""
     chosen = [replace(tasks[one.problem], id=str(i)) for i, one in enumerate(chunk)]
     episodes = player.collect(
         partial(_judge_one, attempts=chunk, verifier=role),

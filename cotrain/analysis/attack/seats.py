@@ -146,8 +146,8 @@ def check_same_games(recipes: Mapping[str, Recipe], seats: tuple[str, str]) -> N
 
 
 def _game_settings(recipe: Recipe, roles: Collection[str], seats: tuple[str, str]) -> dict[str, Any]:
-    """Return what has to be the same where players meet, by its path in the recipe: the rules, how roles are asked, and
-    who plays the roles of which nobody sits in ``seats``."""
+    """The settings that must be equal where players meet, by their paths in the recipe: the rules, how roles are asked,
+    and who plays the roles of which nobody sits in ``seats``."""
     resolved_recipe = resolved_json(recipe)
     rules = resolved_recipe["evaluation"]
     settings = {"evaluation.protocol": rules["protocol"]}

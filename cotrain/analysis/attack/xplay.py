@@ -162,7 +162,7 @@ def xplay_figures(
     problems: int,
     asked: int,
 ) -> dict[str, Any]:
-    """Return what ``xplay.json`` says. ``problems``: that the split had of those ``asked`` for."""
+    """The content of ``xplay.json``. The split has ``problems`` of the ``asked`` problems."""
     return {
         "every": every,
         "role": role,
@@ -189,9 +189,8 @@ def judged_cells(
     say: Say,
     work: KeptWork | None = None,
 ) -> tuple[list[dict[str, Any]], list[list[list[AttemptOutcome]]]]:
-    """Return what the verifier of each point makes of each generator's solutions: the figures of these ``names``, and
-    what it says of each, [verifier][generator]. ``split``: with the generator's place filled in, where its problems
-    are."""
+    """Return the figures called ``names`` of every verifier on every generator's solutions, and the outcomes themselves
+    as [verifier][generator]. ``split``: where a generator's problems are, with a field for the generator's place."""
     cells: list[dict[str, Any]] = []
     outcomes: list[list[list[AttemptOutcome]]] = []
     pace = ProgressPrinter(
@@ -281,8 +280,8 @@ def _draw_graded(
 def pair_figures(
     solutions: DrawnSolutions, outcomes: Sequence[AttemptOutcome], names: Sequence[str] = SHOWN
 ) -> dict[str, Any]:
-    """Return what one verifier makes of one generator, where the truth is known; ``names``: of the figures in
-    ``PAIR_STATISTICS``."""
+    """The figures called ``names`` (of ``PAIR_STATISTICS``) of one verifier on one generator's solutions whose truth is
+    known."""
     by_problem: dict[int, list[tuple[AttemptOutcome, bool]]] = {}
     for outcome, right in zip(outcomes, solutions.right, strict=True):
         if right is not None:

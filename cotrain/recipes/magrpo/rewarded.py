@@ -142,7 +142,8 @@ class RewardedTeam:
         return rewards
 
     async def _reward_action(self, action: Sequence[Turn]) -> float | None:
-        """Return what the user's function says; None, and the answers fail with the reason, where that is no number."""
+        """Return the joint reward that the user's function gives; where that is no number, None, and the answers fail
+        with the reason."""
         try:
             returned = self.reward(self.task, [spoken_text(turn) for turn in action])
             if inspect.isawaitable(returned):
@@ -162,7 +163,7 @@ class RewardedTeam:
 
 
 def spoken_text(turn: Turn) -> str:
-    """Return what an agent says: all behind its thoughts, "" where they do not end."""
+    """The text of an agent behind its thoughts; "" where they do not end."""
     return (behind_thoughts(turn.text) or "").strip()
 
 

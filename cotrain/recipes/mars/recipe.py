@@ -113,7 +113,8 @@ async def research(
 async def search_documents(
     task: Task, plan: Turn, facts: tuple[str, ...], noise: float, search: Search | None
 ) -> tuple[str, ...]:
-    """Return what the tool returns; the package's own gives the same to all members of a group that ask the same."""
+    """Return the documents that the tool finds; the package's own gives the same to all members of a group that ask the
+    same."""
     query = plan.parsed.text if plan.parsed.ok else ""
     if query:
         plan.add_finding(QUERY, query)

@@ -73,7 +73,7 @@ class WorkflowTurn:
 
 
 def shaped_reward(right: float, before: Sequence[float], shaping: str, alpha: float) -> float:
-    """Return what R is worth after the rounds with these R. Raises UnknownName."""
+    """Return the reward of the answer with R = ``right`` after rounds with R = ``before``. Raises UnknownName."""
     if shaping not in SHAPINGS:
         raise UnknownName("shaping of rewards", shaping, SHAPINGS)
     if not before or shaping == "local":

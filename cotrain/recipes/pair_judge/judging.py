@@ -95,7 +95,7 @@ async def say_pair(task: Task, roles: Roles, form: Form, most: int) -> list[Turn
 
 
 def fields_for_judge(roles: Roles, form: Form, first: Turn, second: Turn) -> dict[str, Any]:
-    """Return what the judge is shown: both replies, or the first alone where the format judges them one by one."""
+    """The fields of the judge's prompt: both replies, or the first alone where the format judges them one by one."""
     template_fields = roles.judge.fields
     mark = roles.nonce(first)
     if form in COMPARES:
