@@ -34,9 +34,9 @@ def attack(argv: Sequence[str]) -> int:
     arguments = _parse_arguments(parser, argv)
     refuse_missing(arguments.directory)
     _load(arguments)
-    from cotrain.analysis.attack import play, tables
+    from cotrain.analysis.attack import tables, verifier_attack
 
-    result = play.attack(
+    result = verifier_attack.attack(
         arguments.directory,
         role=arguments.role,
         problems=arguments.problems,

@@ -109,9 +109,9 @@ def check_protocol(
     unnamed: Collection[str] = (),
     held_out: bool = False,
 ) -> None:
-    """Raise ConfigError where a protocol cannot be played with the options that are bound to it and these stores;
+    """Raise ConfigError where a protocol cannot be run with the options that are bound to it and these stores;
     UnknownName for an option that it does not have. ``unnamed``: stores that it is not passed, as its phase does not
-    name them. ``held_out``: it is played on held-out problems."""
+    name them. ``held_out``: it is run on held-out problems."""
     if not callable(protocol):
         raise ConfigError(f"{where} is {protocol!r}; expected a function", code="E_NOT_FUNCTION")
     function = bound_function(protocol)

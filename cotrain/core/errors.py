@@ -115,7 +115,8 @@ class ProcessLost(CotrainError):
 
 
 class EngineLost(ProcessLost):
-    """The process of an engine is lost. It held nothing but copies of weights: the play can be made again at once."""
+    """The process of an engine is lost. It held nothing but copies of weights: the rollouts can be sampled again at
+    once."""
 
     code = "E_ENGINE_LOST"
 

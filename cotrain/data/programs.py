@@ -424,7 +424,7 @@ ROW_READERS: dict[str, Callable[[dict[str, Any], str], ProgramProblem]] = {
 
 
 def _published_split(number: object) -> str | None:
-    """The split of an MBPP problem; "prompt" is none that is played."""
+    """The split of an MBPP problem; "prompt" is none that is used."""
     if not isinstance(number, int) or not 1 <= number <= 974:
         return None
     if number <= 10:

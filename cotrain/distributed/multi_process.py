@@ -9,7 +9,7 @@ A policy may have learners of its own, one process or several ranks: then it is 
 
 A process that is lost takes what it held with it:
 
-    engine     copies only. The play that it was lost in is played again, by a new one with the present weights
+    engine     copies only. The rollouts that it was lost in are sampled again, by a new one with the present weights
     learners   the run goes back to its newest checkpoint, or its start, and makes the steps since then again;
                where they are several ranks (``ranks.py``) or processes, the loss of one is the loss of all
 

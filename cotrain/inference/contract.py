@@ -1,8 +1,8 @@
 """The Engine contract: who turns prompts into completions, whatever it runs on.
 
 Every request names its policy and gets back the version that answered; an unknown policy is an error, never some
-other weights. An engine forms its batches only when ``advance`` is called, which the executor does when no coroutine
-can run on: what shares a batch then depends on the work and not on the clock.
+other weights. An engine forms its batches only when ``advance`` is called, which the runner of the rollouts does when
+no coroutine can run on: what shares a batch then depends on the work and not on the clock.
 """
 
 from __future__ import annotations

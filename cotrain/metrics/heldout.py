@@ -1,4 +1,4 @@
-"""Measures on held-out problems, from the episodes that were played on them: solvers, verifiers, and one for the
+"""Measures on held-out problems, from the episodes that were collected on them: solvers, verifiers, and one for the
 other.
 
 A ``Measure`` is a function from episodes to ``{key: Estimate}``: it counts per task, and ``clusters`` makes the

@@ -1,6 +1,6 @@
 """One flat row a training step: what each role said and earned, against the truth.
 
-Keys are ``{role}/…`` for what was played, ``{objective}/…`` for credit and ``{policy}/…`` for what was learned;
+Keys are ``{role}/…`` for what was sampled, ``{objective}/…`` for credit and ``{policy}/…`` for what was learned;
 ``table`` has a line for each. Every function takes the traces of one role in one step; what is undefined is left out.
 Tokens and lengths are those of training sequences. Answers, verdicts, rewards and notes are those of trajectories: one
 value for all that was paid as one (``heldout.trajectories_in``).

@@ -86,7 +86,7 @@ def make_agent_protocol(
 
         try:
             async with slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(at_once)):
-                answer = await rollout.play(agent_server(), program, task.prompt, seconds, folder)
+                answer = await rollout.run(agent_server(), program, task.prompt, seconds, folder)
             earned = await compute_rewards(task, roles, answer, reward, models)
         except AgentFailed as error:
             failure = str(error)
@@ -194,7 +194,7 @@ def agent(
             f"agent: models is {models!r}; expected each name once, and neither reference nor others",
             code="E_AGENT_MODELS",
         )
-    play = make_agent_protocol(
+    protocol = make_agent_protocol(
         find_program(agent, command),
         reward,
         tuple(names),
@@ -217,7 +217,7 @@ def agent(
             for name, policy in policy_of_role.items()
         },
         objectives=objectives,
-        schedule=alternate(Phase(name="play", protocol=play, objectives=tuple(objectives)), ratio=(1,)),
-        evaluate=play,
+        schedule=alternate(Phase(name="play", protocol=protocol, objectives=tuple(objectives)), ratio=(1,)),
+        evaluate=protocol,
         measures=tuple(measure_metadata(name, EARNINGS, low=low, high=high) for name in names),
     )

@@ -237,7 +237,7 @@ def _last_of_one_problem(one: RunView, other: RunView) -> dict[str, Any] | None:
 
 
 def _last_rollouts(run: RunView) -> list[dict[str, Any]]:
-    """A rollout of each problem that the last steps played, the latest first."""
+    """A rollout of each problem that the last steps sampled, the latest first."""
     found: list[dict[str, Any]] = []
     for step in sorted(_recorded_steps(run), reverse=True):
         for task in run.rollouts.tasks_of(step):

@@ -42,8 +42,8 @@ from cotrain.prompts.render import Piece, Rendering
 from cotrain.prompts.templates import fields_of, fill_template
 from cotrain.prompts.thoughts import open_thought_of
 from cotrain.rollout.event_loop import gather
-from cotrain.rollout.play_context import RolloutContext
 from cotrain.rollout.role import OUT_OF_RANGE, Role, Turn
+from cotrain.rollout.rollout_context import RolloutContext
 
 
 class Conversation:

@@ -160,7 +160,7 @@ def as_reward(value: Any) -> float | None:
 
 
 class Turn:
-    """One answer of a role, while its episode is played. ``trace()`` finishes it."""
+    """One answer of a role, while its episode runs. ``trace()`` finishes it."""
 
     def __init__(
         self,

@@ -41,8 +41,8 @@ from cotrain.prompts.render import Rendering
 from cotrain.prompts.templates import fields_of
 from cotrain.rollout.conversation import Conversation, finish_conversations
 from cotrain.rollout.event_loop import EngineEventLoop, ProtocolStoppedLoop, engine_paused, gather, is_cancelled_by_loop
-from cotrain.rollout.play_context import Grader, PromptFields, RolloutContext
 from cotrain.rollout.role import Role, Turn
+from cotrain.rollout.rollout_context import Grader, PromptFields, RolloutContext
 
 OnEpisodeEnd = Callable[[], None]
 TRIES = 3  # attempts of one batch if the engine's process is lost

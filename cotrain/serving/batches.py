@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from cotrain.core.seeding import Address
 from cotrain.core.types import Completion
 from cotrain.inference.contract import Request, ServingEngine
-from cotrain.rollout.play_context import EngineError
+from cotrain.rollout.rollout_context import EngineError
 
 T = TypeVar("T")
 

@@ -84,13 +84,13 @@ def run_chat(
             code="E_NO_SOLVER",
         )
     roles = {name: role.with_temperature(temperature) for name, role in recipe.roles.items()}
-    executor = trainer.make_runner(recipe.seed, roles=roles)
+    runner = trainer.make_runner(recipe.seed, roles=roles)
     heading = (
         f"{recipe.name} after step {trainer.finished_steps}. Type a problem; empty line for an "
         "example, Ctrl-D to leave."
     )
     example = recipe.tasks.get("validation", EXAMPLE).prompt
-    hold_chat(partial(problem_lines, trainer, executor), heading, read_line, once, example)
+    hold_chat(partial(problem_lines, trainer, runner), heading, read_line, once, example)
     return 0
 
 
@@ -199,17 +199,17 @@ class Conversation:
         return Completion(token_ids=said, logprobs=(0.0,) * len(said), finish=finish, policy="model", version=0)
 
 
-def problem_lines(trainer: CoTrainer, executor: RolloutRunner, problem: str, turn: int) -> list[str]:
+def problem_lines(trainer: CoTrainer, runner: RolloutRunner, problem: str, turn: int) -> list[str]:
     """The lines to show for one problem. Raises UserError where nothing was answered, as to one that is too long."""
     task = Task(
         id=f"chat/{turn}", prompt=problem, gold=None, solution=None, difficulty=0.0, grader=UnknownAnswerGrader()
     )
     evaluation = trainer.recipe.evaluation
-    (episode,) = executor.collect(evaluation.protocol, [task], step=CHAT_STEP - turn, group_size=1)
+    (episode,) = runner.collect(evaluation.protocol, [task], step=CHAT_STEP - turn, group_size=1)
     trajectories = trajectories_in(episode)
     solution = next((t for t in trajectories if t.role == "solver"), None)
     if solution is None:
-        why = executor.set_aside.get(task.id) or episode.failure or "the solver was not asked"
+        why = runner.set_aside.get(task.id) or episode.failure or "the solver was not asked"
         raise UserError(f"no answer: {visible(why)}", code="E_NO_ANSWER")
     reviews = [t for t in trajectories if t.parent == str(solution.address)]
     steps = STEPS.of(solution)

@@ -19,8 +19,8 @@ from cotrain.core.types import ParseFailure
 from cotrain.formats import openai_requests as asked
 from cotrain.formats.openai_requests import BadRequest
 from cotrain.formats.solutions import Solution, tagged_solution, write_solution
-from cotrain.rollout.play_context import RolloutContext
 from cotrain.rollout.role import Turn
+from cotrain.rollout.rollout_context import RolloutContext
 from cotrain.rollout.runner import Roles
 from cotrain.rollout.verifier_roles import confidence, guarded_fields
 from cotrain.serving.models import SERVED_STEP, ServedModel, ServedRun

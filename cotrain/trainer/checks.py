@@ -23,12 +23,12 @@ PROPORTION_OF_FAILURES = 0.5  # a step in which more episodes than this broke of
 
 
 def check_rollouts(
-    step: int, phase: Phase, objectives: Mapping[str, Objective], episodes: Sequence[Episode], executor: RolloutRunner
+    step: int, phase: Phase, objectives: Mapping[str, Objective], episodes: Sequence[Episode], runner: RolloutRunner
 ) -> None:
-    """Check the episodes of one step, which ``executor`` has played."""
-    check_mass_failure(f"step {step + 1}", episodes, executor.set_aside)
+    """Check the episodes of one step, which ``runner`` has collected."""
+    check_mass_failure(f"step {step + 1}", episodes, runner.set_aside)
     check_roles_asked(f"phase {phase.name!r}", phase.protocol, episodes)
-    asked = executor.prompt_fields.pop(step, {})
+    asked = runner.prompt_fields.pop(step, {})
     for name in phase.objectives:
         check_one_prompt_per_group(name, objectives[name], episodes, asked)
 

@@ -100,9 +100,9 @@ def play_seats(
         for j, trainer in enumerate(seat_trainers(row, points, recipes, roles[1], device)):
             playing_roles = {**trainer.recipe.roles, roles[1]: trainer.recipe.roles[RIVAL]}
             protocol = trainer.recipe.evaluation.protocol
-            player = trainer.make_runner(evaluation_seed(first.seed), roles=playing_roles)
-            played[i, j] = player.collect(protocol, tasks, step=EVALUATION_STEP, split=f"seats/{split}", group_size=n)
-            check_measured(f"problems of {split}", played[i, j], player.set_aside)
+            runner = trainer.make_runner(evaluation_seed(first.seed), roles=playing_roles)
+            played[i, j] = runner.collect(protocol, tasks, step=EVALUATION_STEP, split=f"seats/{split}", group_size=n)
+            check_measured(f"problems of {split}", played[i, j], runner.set_aside)
         say(f"{row.run} after step {row.step} has met {count_of(len(points), 'player')}")
 
     one_prompt = len({recipe.roles[role].prompt for recipe in recipes.values() for role in roles}) == 1

@@ -78,7 +78,9 @@ def at_grpo(
     samples = run.group_size if how.tree else 1
     pay: Literal["turn", "end"] = "turn" if how.tree else "end"
     check_turns(samples, rounds, pay)
-    play = partial(take_turns, samples=samples, rounds=rounds, pay=pay, alpha=alpha, local=how.local, group=how.group)
+    protocol = partial(
+        take_turns, samples=samples, rounds=rounds, pay=pay, alpha=alpha, local=how.local, group=how.group
+    )
     policies = {"reasoner": run.learner(), **run.reference_policies()}
     if not shared:
         policies["checker"] = run.learner(model, lr=checker_lr)
@@ -104,7 +106,7 @@ def at_grpo(
             "verifier": common_roles.verifier(checker, model),
         },
         objectives=objectives,
-        schedule=constant_schedule(play, *objectives, name="team", group_size=1 if how.tree else None),
+        schedule=constant_schedule(protocol, *objectives, name="team", group_size=1 if how.tree else None),
         evaluate=partial(take_turns, rounds=rounds),
         measures=(measure_solver("solver", 8), measure_metadata("solver", TEAM), measure_verifier("verifier")),
     )

@@ -192,14 +192,14 @@ def mars(
         roles["planner"] = common_roles.planner("model", run.model)
     if digest:
         roles["digester"] = common_roles.digester("model" if trained else "reference", run.model)
-    play = partial(research, bin_size=bin_size, noise=noise, plan=plan, digest=digest, search=search)
+    protocol = partial(research, bin_size=bin_size, noise=noise, plan=plan, digest=digest, search=search)
     return run.recipe(
         "mars" if trained else f"mars-{system1}",
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=constant_schedule(play, *objectives, name="both"),
-        evaluate=play,
+        schedule=constant_schedule(protocol, *objectives, name="both"),
+        evaluate=protocol,
     )
 
 

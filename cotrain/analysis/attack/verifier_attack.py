@@ -112,11 +112,11 @@ def attack(
             )
         solutions = f"{count_of(len(wrong), 'wrong solution')} of {problems_text(len(tasks), problems)}"
         say(f"{solutions}, {count_of(len(strings), 'string')}")
-        player = trainer.make_runner(evaluation_seed(recipe.seed))
+        runner = trainer.make_runner(evaluation_seed(recipe.seed))
         plain_attempts = [Attempt(injection=None, problem=p, text=t, solution=s) for p, t, s in wrong]
-        plain_outcomes = judge_attempts(player, role, tasks, plain_attempts, split=split, say=say, work=work)
+        plain_outcomes = judge_attempts(runner, role, tasks, plain_attempts, split=split, say=say, work=work)
         attempts = [a for i, string in enumerate(strings) for a in inject_string(string, i, wrong, tasks, each, seed)]
-        outcomes = judge_attempts(player, role, tasks, attempts, split=split, say=say, work=work)
+        outcomes = judge_attempts(runner, role, tasks, attempts, split=split, say=say, work=work)
         result = {
             "format": FORMAT,
             "run": str(directory),
@@ -220,12 +220,12 @@ def wrong_solutions(
 
 def _draw_wrong(trainer: CoTrainer, solver: Role, tasks: Sequence[Task], split: str, say: Say) -> list[tuple[int, str]]:
     """The wrong solutions that the solver wrote, each with the place of its problem."""
-    player = trainer.make_runner(evaluation_seed(trainer.recipe.seed), roles={**trainer.recipe.roles, "solver": solver})
-    player.progress = lambda total: ProgressPrinter(total, "{} solutions drawn", say).add
-    episodes = player.collect(
+    runner = trainer.make_runner(evaluation_seed(trainer.recipe.seed), roles={**trainer.recipe.roles, "solver": solver})
+    runner.progress = lambda total: ProgressPrinter(total, "{} solutions drawn", say).add
+    episodes = runner.collect(
         solve_one, tasks, step=EVALUATION_STEP, split=f"attack/{split}", group_size=SOLUTIONS_EACH
     )
-    check_measured(f"problems of {split}", episodes, player.set_aside)
+    check_measured(f"problems of {split}", episodes, runner.set_aside)
     traces = [(episode.task, trace) for episode in episodes for trace in episode.traces]
     return [(task, trace.text) for task, trace in traces if CORRECT.of(trace) is False and STEPS.of(trace)]
 
@@ -258,7 +258,7 @@ def inject_string(
 
 
 def judge_attempts(
-    player: RolloutRunner,
+    runner: RolloutRunner,
     role: str,
     tasks: Sequence[Task],
     attempts: Sequence[Attempt],
@@ -273,11 +273,11 @@ def judge_attempts(
     outcomes: list[AttemptOutcome] = []
     kind = "changed" if attempts and attempts[0].injection is not None else "ordinary"
     progress = pace or ProgressPrinter(len(attempts), f"{{}} {kind} solutions", say)
-    player.progress = lambda total: progress.add
+    runner.progress = lambda total: progress.add
     for start in range(0, len(attempts), CHUNK):
         chunk = attempts[start : start + CHUNK]
         make = partial(
-            _judge_chunk, player, role, tasks, chunk, split, kind=kind, step=EVALUATION_STEP - start // CHUNK
+            _judge_chunk, runner, role, tasks, chunk, split, kind=kind, step=EVALUATION_STEP - start // CHUNK
         )
         reviews = make() if work is None else work.part(f"{role} on {kind} {split} from {start}", make)
         outcomes += [AttemptOutcome(attempt=chunk[place], **review) for place, review in reviews]
@@ -286,7 +286,7 @@ def judge_attempts(
 
 
 def _judge_chunk(
-    player: RolloutRunner,
+    runner: RolloutRunner,
     role: str,
     tasks: Sequence[Task],
     chunk: Sequence[Attempt],
@@ -297,14 +297,14 @@ def _judge_chunk(
 ) -> list[tuple[int, dict[str, Any]]]:
     """Return the place of each attempt of a chunk and the fields of its ``AttemptOutcome``."""
     chosen = [replace(tasks[one.problem], id=str(i)) for i, one in enumerate(chunk)]
-    episodes = player.collect(
+    episodes = runner.collect(
         partial(_judge_one, attempts=chunk, verifier=role),
         chosen,
         step=step,
         split=f"attack/{kind}/{split}",
         group_size=1,
     )
-    check_measured(f"reviews of {kind} solutions", episodes, player.set_aside)
+    check_measured(f"reviews of {kind} solutions", episodes, runner.set_aside)
     return [(episode.task, _review_in(episode)) for episode in episodes]
 
 
