@@ -87,9 +87,14 @@ class MultiProcessBackend:
         kind: str = "local",
         bounds: Bounds | None = None,
     ) -> None:
-        """``world``: ranks that hold the learners together; ``worlds``: policies with learners of their own, and how
-        many ranks those are; ``placing``: which engines there are; ``replicas``: of
-        each; ``kind``: as the run's provenance names them; ``bounds``: see ``Backend``."""
+        """Args:
+        world: ranks that hold the learners together.
+        worlds: policies with learners of their own, and how many ranks those are.
+        placing: which engines there are.
+        replicas: processes of each engine.
+        kind: the backend's name in the run's provenance.
+        bounds: see ``Backend``.
+        """
         self.bounds = bounds
         self.world = world
         self.replicas = replicas

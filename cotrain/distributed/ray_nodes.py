@@ -263,9 +263,13 @@ def _minor_version(info: PythonInfo) -> list[str]:
 
 
 def check_gpus(wanted: Sequence[tuple[str, float]], gpus_per_machine: Sequence[float], where: str) -> None:
-    """Raise ConfigError, one line, where processes want more GPUs than there are: Ray would wait for them. ``wanted``:
-    processes with the GPUs of each, by the table of the --cluster file that says so; ``gpus_per_machine``: of each
-    machine; ``where``: as messages name them."""
+    """Raise ConfigError, one line, where processes want more GPUs than there are: Ray would wait for them.
+
+    Args:
+        wanted: the table of the --cluster file that asks for a process, and the GPUs of that process.
+        gpus_per_machine: GPUs of each machine.
+        where: the machines' name in messages.
+    """
     most = max(gpus_per_machine, default=0.0)
     gpus_in_all = sum(gpus_per_machine)
     for table, each in wanted:

@@ -106,9 +106,12 @@ def attend(
 ) -> tuple[Tensor, None]:
     """Attention of one query token per line, in the form that transformers calls attention functions.
 
-    Args: query [L, heads, 1, head_dim]; key [L, K, 1, head_dim] with ``Reads``, which hold all else; scores become
-    softcap · tanh(score / softcap) (Gemma 2). Returns [L, 1, heads, value's head_dim]. Raises ModelError for what it
-    cannot compute.
+    Args:
+        query: ``[L, heads, 1, head_dim]``.
+        key: ``[L, K, 1, head_dim]`` with ``Reads``, which hold all else.
+        softcap: scores become softcap · tanh(score / softcap) (Gemma 2).
+
+    Returns ``[L, 1, heads, value's head_dim]``. Raises ModelError for what it cannot compute.
     """
     reads: DecodeReads | None = getattr(key, _READS, None)
     problems = [name for name in ("s_aux", "position_bias") if options.get(name) is not None]

@@ -90,10 +90,10 @@ class TorchLearner(PolicyClient):
             term_norms: also report the gradient norm of each term alone and the cosine between any two (costs a copy of
                 the gradients for each term but the last); None: when an update has several terms, roles that share
                 weights, and not more than ``MOST_APART``.
-            activate: called before each pass, to select the adapter of this policy on a shared base. scorer: called as
-            ``Scorer``. reset_every: updates of one iteration. Each iteration begins with a new optimiser and a new
-            warm-up; 0: there
-                is only one iteration.
+            activate: called before each pass, to select the adapter of this policy on a shared base.
+            scorer: makes the scorer of the model; takes the arguments of ``Scorer``.
+            reset_every: updates of one iteration. Each iteration begins with a new optimiser and a new warm-up; 0:
+                there is only one iteration.
             reset_to_start: keep a copy of the initial weights, so that ``reset_weights`` can restore them.
             offload: keep the optimiser's moments in the machine's own memory between updates, and the copy of the
                 initial weights always.

@@ -141,9 +141,13 @@ def choose_formats(
     trial: bool = False,
     readings: dict[str, Reading] | None = None,
 ) -> Recipe:
-    """The recipe with the formats of solver and verifier, and of all that are asked as they are. ``look``: False asks
-    no model. ``trial``: a short look, which refuses nothing. ``readings``: looks at solvers of other recipes, see
-    ``choose_answer_format``."""
+    """The recipe with the formats of solver and verifier, and of all that are asked as they are.
+
+    Args:
+        look: False asks no model.
+        trial: a short look, which refuses nothing.
+        readings: looks at solvers of other recipes, see ``choose_answer_format``.
+    """
     if look:
         check_models_found(recipe)
     answer_format = as_taught(recipe, answer_format, say)

@@ -242,9 +242,13 @@ class RunEstimate:
     def policy_memory(
         self, names: Iterable[str], *, learns: bool = True, samples: bool = True, world: int = 1
     ) -> dict[str, float]:
-        """Bytes of what some of the policies hold in one process, by part. ``learns``: with what an update needs, else
-        copies that are asked alone; ``samples``: with what the engine needs; ``world``: ranks that hold the learners in
-        shards, of which this is one."""
+        """Bytes of what some of the policies hold in one process, by part.
+
+        Args:
+            learns: True counts what an update needs; False is for copies that only answer.
+            samples: True counts what the engine needs.
+            world: ranks that hold the learners in shards, of which this is one.
+        """
         held = HeldParts()
         for name in names:
             spec = self.recipe.policies[name]

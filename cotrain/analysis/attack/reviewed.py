@@ -71,8 +71,13 @@ def review_rollouts(
     out: Path | str | None = None,
     say: Say = lambda text: None,
 ) -> dict[str, Any]:
-    """Let all stored verifiers review and write ``reviewed.json``. ``every``: steps between checkpoints that review;
-    ``rollouts``: of each step, at most; ``references``: models that review as well, as ``frozen`` takes them.
+    """Let all stored verifiers review and write ``reviewed.json``.
+
+    Args:
+        every: steps between checkpoints that review.
+        role: the verifier's role, policy or objective.
+        rollouts: most rollouts of each step that are reviewed.
+        references: models that review as well, as ``frozen`` takes them.
 
     Raises ConfigError where there is no stored checkpoint or no rollout whose truth is known (with references: no
     rollout), UnknownName for a role there is not, RunDirectoryError for what is no run, ModelError for a reference that

@@ -110,8 +110,15 @@ class Rollout:
     async def run(
         self, server: RolloutServer, program: Agent | Sequence[str], problem: str, seconds: float, folder: str
     ) -> Any:
-        """The answer that the program ends with. ``server``: to which its requests go; ``seconds``: that it may take by
-        itself; ``folder``: the working directory of a command. Raises AgentFailed."""
+        """Run the program and return the answer that it ends with.
+
+        Args:
+            server: the server to which its requests go.
+            seconds: the time that it may take by itself, without waiting for models.
+            folder: the working directory of a command.
+
+        Raises AgentFailed.
+        """
         ended = partial(self._loop.call_soon_threadsafe, self._inbox.put_nowait, None)
         with server.admit(self):
             run = self._run = ProgramRun(program, problem, server.base_url, self.key, ended, folder)
