@@ -2,8 +2,7 @@
 
     ema        after every update of its source: w ← rate · source + (1 − rate) · w (Co-rewarding-II, arXiv 2508.00410)
     snapshot   after every ``every`` updates of its source, beginning with update ``first``, the source's weights enter
-    a
-               pool of ``keep`` snapshots; the policy has the weights of one of them
+               a pool of ``keep`` snapshots; the policy has the weights of one of them
 
 Both start with the weights of their model. They can play roles and be references like any policy, and their weights are
 in every checkpoint.

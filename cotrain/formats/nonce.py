@@ -12,10 +12,9 @@ Three ways for a candidate's text to become a verdict, and what stands in each:
   written; should it hold the nonce all the same (a verifier's text was shown to it), the nonce is struck out in it.
 - It ends the chat turn. ``render.Renderer`` encodes contents with control tokens switched off.
 - The verifier quotes it and stops there, or is cut off. Parsers read only what the verifier said, and demand one
-verdict at
-  the end; but a reply may end with the quotation, and the solver's own ``<answer>3</answer>`` would read as a grade of
-  Think-RM. So the tags of verifiers' formats are broken in what a verifier is shown, ``<answer>`` → ``< answer>``, and
-  nothing else is: steps, boxes, LaTeX and all other tags reach the verifier as they stand.
+  verdict at the end; but a reply may end with the quotation, and the solver's own ``<answer>3</answer>`` would read as
+  a grade of Think-RM. So the tags of verifiers' formats are broken in what a verifier is shown, ``<answer>`` → ``<
+  answer>``, and nothing else is: steps, boxes, LaTeX and all other tags reach the verifier as they stand.
 
 What no marker can stop is persuasion: a verifier may still do as the text asks. The prompts tell it not to.
 """
@@ -30,20 +29,20 @@ VERDICT_TAGS = (  # tags of all formats, those of preferences.py included
 )
 
 
-def wrap_text(text: str, mark: str, tag: str = "solution") -> str:
+def wrap_text(text: str, nonce: str, tag: str = "solution") -> str:
     """The text between its markers, on lines of their own, with verifiers' tags broken and the nonce struck out.
 
     Raises ValueError for a nonce that is not of letters and digits.
     """
-    if not mark.isalnum():
-        raise ValueError(f"a nonce is letters and digits, not {mark!r}")
-    inside = break_verdict_tags(text).replace(mark, "-" * len(mark))
-    return f"<{tag} id={mark}>\n{inside}\n</{tag} id={mark}>"
+    if not nonce.isalnum():
+        raise ValueError(f"a nonce is letters and digits, not {nonce!r}")
+    inside = break_verdict_tags(text).replace(nonce, "-" * len(nonce))
+    return f"<{tag} id={nonce}>\n{inside}\n</{tag} id={nonce}>"
 
 
-def wrap_all(texts: Sequence[str], mark: str, tag: str = "response") -> str:
+def wrap_all(texts: Sequence[str], nonce: str, tag: str = "response") -> str:
     """Several texts, each between markers with its number from 1: ``<response 1 id=9f3c01ab>``."""
-    return "\n".join(wrap_text(text, mark, f"{tag} {number}") for number, text in enumerate(texts, 1))
+    return "\n".join(wrap_text(text, nonce, f"{tag} {number}") for number, text in enumerate(texts, 1))
 
 
 def break_verdict_tags(text: str, tags: Sequence[str] = VERDICT_TAGS) -> str:

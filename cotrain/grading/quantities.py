@@ -322,7 +322,7 @@ _TEX_RATIO = re.compile(  # 5 \frac{\text{m}}{\text{s}^2}
 _DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?\s*(?:\{?\s*(?P<scale>[CFK])\s*\}?)?$")  # 30^\circ, 30^{\circ} C
 _PER_CENT = re.compile(r"\s*(?:\\?%|(?i:percent|per cent|pct))$")  # 5\%, 5 percent
 
-# Units in words: "3 square feet", "5 (in meters)", "60 km/h". At most 61 characters, so that a long text stays cheap.
+# Units in words: "3 square feet", "5 (meters)", "60 km per h". At most 61 characters, so that a long text stays cheap.
 _WORDS_BEHIND = re.compile(
     r"(?<=[\d)}\]a-zA-Z])\s+"
     rf"(?P<words>\(?[a-zA-Z${_SIGNS}]"

@@ -1,8 +1,7 @@
 """A comparison at one glance, as tables of text: what each recipe reached, what that cost, and how it was run.
 
     headlines   greedy, pass@1, pass@k and the vote of k next to each other, at the start and at the end, and the
-    verifier's
-                verdicts
+                verifier's verdicts
     costs       batches, tokens, operations and seconds; updates of the leading policy, and the parts of the operations
     settings    learning rates, warm-up, temperature, batch, and the problems of the test
     alarms      which fired in how many runs of each recipe (``metrics/alarms.py``)

@@ -5,9 +5,9 @@
     dr_mas    Feng et al. 2026 (arXiv 2602.08847): ``group_size`` trajectories, each paid at its end by the team's
               answer; z-scores within (problem, agent)
 
-A solver, a verifier and a refiner play (``recipes/at_grpo/turns.py``). ``weights="own"``: the reasoner (solver and
-refiner) and the checker (verifier) are two policies with an optimiser each; "shared": one policy speaks for all; either
-with ``--lora`` trains adapters.
+A solver, a verifier and a refiner work together (``recipes/at_grpo/turns.py``). ``weights="own"``: the reasoner (solver
+and refiner) and the checker (verifier) are two policies with an optimiser each; "shared": one policy speaks for all;
+either with ``--lora`` trains adapters.
 
 Control: ``group="global"``, all turns of a problem in one group whoever spoke. With mean μ and deviation σ over all,
 and μ_k, σ_k of agent k, its advantages then have the second moment (σ_k² + (μ_k − μ)²) / σ², which is 1 in groups of

@@ -115,13 +115,13 @@ class RewardedTeam:
             role = getattr(self.roles, name)
             return role.many(self.samples, **fields)
 
-        mark = self.roles.nonce(said[-1][0])
+        nonce = self.roles.nonce(said[-1][0])
         earlier = []
         for n, turns in enumerate(said, 1):
             for i, turn in enumerate(turns, 1):
-                earlier.append(wrap_text(spoken_text(turn), mark, f"agent {i} turn {n}"))
+                earlier.append(wrap_text(spoken_text(turn), nonce, f"agent {i} turn {n}"))
         role = getattr(self.roles, f"{name}_answer")
-        return role.many(self.samples, group=f"{node}/{name}", **fields, nonce=mark, said="\n".join(earlier))
+        return role.many(self.samples, group=f"{node}/{name}", **fields, nonce=nonce, said="\n".join(earlier))
 
     async def reward_actions(self, answers: list[list[Turn]], joint: JointActions, turn: int) -> list[float | None]:
         actions = []

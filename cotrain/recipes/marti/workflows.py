@@ -236,7 +236,7 @@ def answers_for(task: Task, roles: Roles, role: RoleHandle, heard: Sequence[Turn
 
 
 def check_workflow(workflow: str, agents: int, rounds: int) -> None:
-    """Raise ConfigError for a team that cannot play it."""
+    """Raise ConfigError for a team that cannot carry it out."""
     least = {"debate": 2, "chain": 3, "mixture": 2, "vote": 1}[workflow]
     most = 3 if workflow == "chain" else MOST
     if not least <= agents <= most or rounds < 1:
