@@ -4,9 +4,9 @@ problems, 8 answers to each, one thread a process.
     python benchmarks/async_steps.py [--quick]
 
 Both trainers stand beside each other and make the same steps; ratios are taken within each pair. The first step, which
-plays twice with a policy lag, and the last, which plays nothing beside its update, are left out. *Least* is what the
-pair's step without a policy lag says could be gained: the longer of play and the rest, over both. ``--quick`` has 2
-problems, 2 answers to each and three steps, to see that it runs."""
+samples twice with a policy lag, and the last, which samples nothing beside its update, are left out. *Least* is what
+the pair's step without a policy lag says could be gained: the longer of the rollouts and the rest, over both.
+``--quick`` has 2 problems, 2 answers to each and three steps, to see that it runs."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def main() -> None:
     ]
     ratios, least = [], []
     for step in range(steps):
-        seconds, plays = [], []
+        seconds, rollout_seconds = [], []
         for trainer in trainers:
             began = time.perf_counter()
             result = trainer.step()
             seconds.append(time.perf_counter() - began)
-            plays.append(result.seconds["rollout"])
+            rollout_seconds.append(result.seconds["rollout"])
         if 0 < step < steps - 1:
             ratios.append(seconds[1] / seconds[0])
-            least.append(max(plays[0], seconds[0] - plays[0]) / seconds[0])
+            least.append(max(rollout_seconds[0], seconds[0] - rollout_seconds[0]) / seconds[0])
             print(
-                f"step {step}: none {seconds[0]:.2f} s ({plays[0]:.2f} s play), async_steps 1 {seconds[1]:.2f} s, "
-                f"ratio {ratios[-1]:.2f}, least {least[-1]:.2f}",
+                f"step {step}: none {seconds[0]:.2f} s ({rollout_seconds[0]:.2f} s "
+                f"rollouts), async_steps 1 {seconds[1]:.2f} s, ratio {ratios[-1]:.2f}, least {least[-1]:.2f}",
                 flush=True,
             )
     for trainer in reversed(trainers):  # the first has begun Ray

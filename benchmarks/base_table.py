@@ -64,11 +64,11 @@ def measure(model: str, tasks: Sequence[Task], seed: int) -> dict[str, Estimate]
                 "solver": solver(policy, model),
                 "verifier": verifier("model", model, temperature=temperature),
             }
-            player = RolloutRunner(backend.engine, cast.renderers, roles, seed_of("base table", seed))
-            played = player.collect(
+            runner = RolloutRunner(backend.engine, cast.renderers, roles, seed_of("base table", seed))
+            episodes = runner.collect(
                 partial(solve_then_verify, step_rewards="none"), tasks, step=-1, split="test", group_size=1
             )
-            figures = measure_verifier("verifier")(played)
+            figures = measure_verifier("verifier")(episodes)
             found[f"{name}/answer{how}"] = figures["verifier/balanced_accuracy"]
             found[f"{name}/steps{how}"] = figures["verifier/step_balanced_accuracy"]
             if not how:
@@ -77,11 +77,11 @@ def measure(model: str, tasks: Sequence[Task], seed: int) -> dict[str, Estimate]
                     figures["verifier/parsed"],
                 )
                 if name == "own":
-                    solved = measure_solver("solver", 1)(played)
+                    solved = measure_solver("solver", 1)(episodes)
                     found |= {key: solved[key] for key in ("solver/pass@1", "solver/parsed", "solver/step_accuracy")}
     roles = {"solver": solver("model", model, temperature=0.0)}
-    player = RolloutRunner(backend.engine, cast.renderers, roles, seed_of("base table", seed))
-    alone = player.collect(
+    runner = RolloutRunner(backend.engine, cast.renderers, roles, seed_of("base table", seed))
+    alone = runner.collect(
         partial(solve_then_verify, step_rewards="none", reviews=0), tasks, step=-1, split="test", group_size=1
     )
     found["solver/greedy"] = measure_solver("solver", 1)(alone)["solver/pass@1"]

@@ -3,7 +3,7 @@
     python benchmarks/grpo_step.py --model DIR [--lengths drawn] [--steps 3]
 
 Without KL, as the other side. A row's length is imposed by lowering the limit of its request. The step's seconds are of
-the whole of ``step``: drawing, playing, credit, update, metrics. Parts:
+the whole of ``step``: drawing, rollouts, credit, update, metrics. Parts:
 
     prefill   the engine alone, every answer one token long, on the same prompts
     decode    the engine's seconds in a step, less prefill

@@ -51,10 +51,10 @@ def measure(model: str, tasks: list[Task], temperature: float) -> tuple[float, d
     backend = LocalBackend("cpu")
     store = PolicyStore(backend.open({"model": frozen(model)}, seed=0))
     roles = {"solver": solver("model", model, temperature=temperature)}
-    player = RolloutRunner(backend.engine, store.renderers, roles, 0)
+    runner = RolloutRunner(backend.engine, store.renderers, roles, 0)
     seen: dict[str, list[bool]] = {"carry": [], "fewer": []}
     right = 0
-    for episode in player.collect(solve, tasks, step=-1, group_size=1):
+    for episode in runner.collect(solve, tasks, step=-1, group_size=1):
         (trace,) = episode.traces
         right += bool(CORRECT.of(trace))
         for habit, was in followed(tasks[episode.task].grader.problem, trace.text):  # type: ignore[union-attr]

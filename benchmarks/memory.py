@@ -42,7 +42,7 @@ async def respond_both(task: Task, roles: Roles) -> None:
 
 def recipe_of(work: Work, model: str, steps: int, *, roles: int, lora: int, bf16: bool) -> Recipe:
     names = ROLES[:roles]
-    play = respond_both if roles == 2 else respond_alone
+    protocol = respond_both if roles == 2 else respond_alone
     policy = adapter(model, rank=lora, lr=LR, autocast=bf16) if lora else trainable(model, lr=LR, autocast=bf16)
     return Recipe(
         name="memory",
@@ -58,8 +58,8 @@ def recipe_of(work: Work, model: str, steps: int, *, roles: int, lora: int, bf16
         objectives={
             name: Objective(policy=name, role=name, algorithm=GRPO(reward_weights={OUTCOME: 1.0})) for name in names
         },
-        schedule=constant_schedule(play, *names),
-        evaluation=Evaluation(protocol=play, measures=()),
+        schedule=constant_schedule(protocol, *names),
+        evaluation=Evaluation(protocol=protocol, measures=()),
     )
 
 

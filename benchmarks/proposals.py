@@ -53,13 +53,13 @@ def main() -> None:
             "proposer": Role(policy="model", prompt=PROPOSE, sampling=Sampling(max_tokens=192)),
             "solver": solver("model", model),
         }
-        player = RolloutRunner(backend.engine, store.renderers, roles, 0)
+        runner = RolloutRunner(backend.engine, store.renderers, roles, 0)
         source = study_problems(tuple(given.source))
         tasks = [source.get("train", index) for index in range(given.problems)]
         reasons: Counter[str] = Counter()
         depths: dict[int, list[float]] = {}
         names, held_out = set(), 0
-        for episode in player.collect(propose, tasks, step=-1, group_size=1):
+        for episode in runner.collect(propose, tasks, step=-1, group_size=1):
             text = next(t for t in episode.traces if t.role == "proposer").text.strip()
             problem = read_problem(text)
             if isinstance(problem, ParseFailure):

@@ -5,7 +5,7 @@ answer.
 
 The same steps in turns: reviews by a program in this process, and by a server in another process that waits before
 each answer.
-Reported are the solver's tokens a second, from the start of the play to the last solution, and their ratio: by the
+Reported are the solver's tokens a second, from the start of the rollouts to the last solution, and their ratio: by the
 clock, and by the processor time of the engine's thread, which other work on the machine does not change. With
 ``--resting`` the engine rests while an answer is awaited, as it does for graders: what this would be without
 ``awaiting_server``.
@@ -88,7 +88,7 @@ class Arm:
         self.trainer = CoTrainer(recipe, wrap_engine=self._timed)
         self.rates: list[float] = []  # tokens a second
         self.costs: list[float] = []  # processor seconds a token
-        self.plays: list[float] = []
+        self.rollout_seconds: list[float] = []
 
     def _timed(self, engine: Engine) -> Timed:
         self.engines.append(Timed(engine))
@@ -101,7 +101,7 @@ class Arm:
         if counted:
             self.rates.append(engine.tokens / (engine.last - began))
             self.costs.append((engine.worked - worked) / engine.tokens)
-            self.plays.append(result.seconds["rollout"])
+            self.rollout_seconds.append(result.seconds["rollout"])
 
 
 class Resting:
@@ -149,8 +149,8 @@ def main() -> None:
         "ratio_least": round(min(ratios), 3),
         "ratio_largest": round(max(ratios), 3),
         "ratio_by_processor_time": round(middle(a / b for a, b in zip(here.costs, far.costs, strict=True)), 3),
-        "play_seconds": round(middle(here.plays), 2),
-        "play_seconds_with_remote_judge": round(middle(far.plays), 2),
+        "play_seconds": round(middle(here.rollout_seconds), 2),
+        "play_seconds_with_remote_judge": round(middle(far.rollout_seconds), 2),
     }
     print(f"solver's decoding with a remote judge of {given.pause:g} s an answer / without: {found['ratio']}")
     print(json.dumps(found))

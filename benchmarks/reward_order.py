@@ -5,7 +5,7 @@
 GRPO compares the answers of a group, so what a judge is worth as a reward is how it orders a right and a wrong answer
 to one problem. Counted are such pairs, by ``--parts`` of a run: ties, which teach nothing, and of the others those in
 which the right answer has the higher reward. Each folder below the given one is an arm and holds ``seed-N``; figures
-are means over seeds. Problems that are played in a tenth of the batches or more are left out: they have labels.
+are means over seeds. Problems that are sampled in a tenth of the batches or more are left out: they have labels.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ def count_run(run: Path, signal: str, parts: int) -> list[Counter[str]]:
     it."""
     steps = sorted({row["step"] for row in read_jsonl(run / "metrics.jsonl") if "kind" not in row and row["step"] >= 0})
     ledger = Ledger(run / "episodes")
-    played = [groups for step in steps if (groups := groups_of(ledger.read(step), signal))]
-    if not played:
+    sampled_steps = [groups for step in steps if (groups := groups_of(ledger.read(step), signal))]
+    if not sampled_steps:
         raise DataError(f"{run}: no answer was given the signal {signal!r}; expected one of this run's signals")
-    times = Counter(task for groups in played for task in groups)
-    often = {task for task, count in times.items() if 10 * count >= len(played)}
-    unlabelled = [{task: answers for task, answers in groups.items() if task not in often} for groups in played]
-    ends = [i * len(played) // parts for i in range(parts + 1)]
+    times = Counter(task for groups in sampled_steps for task in groups)
+    often = {task for task, count in times.items() if 10 * count >= len(sampled_steps)}
+    unlabelled = [{task: answers for task, answers in groups.items() if task not in often} for groups in sampled_steps]
+    ends = [i * len(sampled_steps) // parts for i in range(parts + 1)]
     return [sum((count_pairs(groups) for groups in unlabelled[a:b]), Counter()) for a, b in pairwise(ends)]
 
 

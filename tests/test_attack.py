@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from cotrain.analysis.attack.play import attack, corpus_digest, inject_string, judge_attempts, judging_role
 from cotrain.analysis.attack.tables import Attempt, AttemptOutcome, attack_tables, lines_of, pass_rate
+from cotrain.analysis.attack.verifier_attack import attack, corpus_digest, inject_string, judge_attempts, judging_role
 from cotrain.cli.main import main
 from cotrain.core.types import Sampling
 from cotrain.formats.injections import MEANING, Injection, injection_corpus

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from cotrain import api
-from cotrain.analysis.benchmarks import SuitePlay, play_suite, score_lines, suite_settings, training_questions
+from cotrain.analysis.benchmarks import SuiteOptions, evaluate_suite, score_lines, suite_settings, training_questions
 from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.core.types import Sampling
@@ -67,11 +67,11 @@ def values(figures):
     return {name: figure.value for name, figure in figures.items()}
 
 
-def score(executor, name, items, play, tmp_path):
-    settings = suite_settings(name, items, executor, play, {})
-    rows = play_suite(tmp_path / f"suite-{name}.jsonl", name, items, executor, play, settings)
+def score(executor, name, items, options, tmp_path):
+    settings = suite_settings(name, items, executor, options, {})
+    rows = evaluate_suite(tmp_path / f"suite-{name}.jsonl", name, items, executor, options, settings)
     return rows, values(
-        processbench_scores(rows) if name == "processbench" else solver_scores(rows, play.samples, key=vote_key)
+        processbench_scores(rows) if name == "processbench" else solver_scores(rows, options.samples, key=vote_key)
     )
 
 
@@ -121,7 +121,7 @@ def test_known_scores_of_a_solver(name, tmp_path):
     def verifier(fields):
         return verdict(True, final=any(f"<answer>{a}</answer>" in fields["solution"] for a in TRUSTED))
 
-    rows, scores = score(cast(solver, verifier), name, tasks, SuitePlay(samples=4), tmp_path)
+    rows, scores = score(cast(solver, verifier), name, tasks, SuiteOptions(samples=4), tmp_path)
     assert scores == {
         "greedy": 2 / 4,
         "avg@4": 4 / 16,
@@ -145,7 +145,7 @@ def test_a_review_without_a_score_says_one_half(sheet, tmp_path):
     undecided = replace(executor.roles["verifier"], parse=lambda text, fields: Verdict(final=None, score=None))
     executor.roles["verifier"] = undecided
     rows, _ = score(
-        executor, "gsm8k", load_suite("gsm8k", [str(sheet)], AnswerGrader()), SuitePlay(samples=1), tmp_path
+        executor, "gsm8k", load_suite("gsm8k", [str(sheet)], AnswerGrader()), SuiteOptions(samples=1), tmp_path
     )
     assert [row["score"] for row in rows] == [0.5, None] * 4
 
@@ -153,7 +153,7 @@ def test_a_review_without_a_score_says_one_half(sheet, tmp_path):
 def test_without_a_verifier_and_without_samples(sheet, tmp_path):
     tasks = load_suite("gsm8k", [str(sheet)], AnswerGrader())
     solver = answers_from({problem: [greedy] for problem, (*_, greedy) in SHEET.items()})
-    _, scores = score(cast(solver), "gsm8k", tasks, SuitePlay(samples=0), tmp_path)
+    _, scores = score(cast(solver), "gsm8k", tasks, SuiteOptions(samples=0), tmp_path)
     assert scores == {"greedy": 2 / 4, "answered": 3 / 4, "graded": 1.0}
 
 
@@ -169,7 +169,7 @@ def test_a_tournament_chooses_beside_the_vote_and_the_verifier(sheet, tmp_path):
     file = {problem: [*samples, greedy] for problem, (_, samples, greedy) in SHEET.items()}
     executor = cast(answers_from(file), lambda fields: verdict(True), compared)
     tasks = load_suite("gsm8k", [str(sheet)], AnswerGrader())
-    rows, scores = score(executor, "gsm8k", tasks, SuitePlay(samples=4), tmp_path)
+    rows, scores = score(executor, "gsm8k", tasks, SuiteOptions(samples=4), tmp_path)
     assert scores["tournament@4"] == scores["pass@4"] == 3 / 4 and scores["best@4"] == 1 / 4 == scores["maj@4"]
     assert scores["avg@4"] == 4 / 16 and scores["greedy"] == 2 / 4 and scores["answered"] == 18 / 20
     assert [row["sample"] for row in rows[:5]] == [0, 1, 2, 3, GREEDY_SAMPLE]
@@ -191,7 +191,7 @@ def test_an_interrupted_suite_goes_on_and_a_finished_one_is_kept(sheet, tmp_path
     monkeypatch.setattr("cotrain.analysis.benchmarks.CHUNK", 2)
     tasks = load_suite("gsm8k", [str(sheet)], AnswerGrader())
     file = {problem: [*samples, greedy] for problem, (_, samples, greedy) in SHEET.items()}
-    rows, scores = score(cast(answers_from(file)), "gsm8k", tasks, SuitePlay(samples=4), tmp_path)
+    rows, scores = score(cast(answers_from(file)), "gsm8k", tasks, SuiteOptions(samples=4), tmp_path)
     path = tmp_path / "suite-gsm8k.jsonl"
     whole = path.read_bytes()
     path.write_bytes(b"\n".join(whole.split(b"\n")[:14]) + b'\n{"torn')  # settings, 2 problems, 3 rows of the third
@@ -199,14 +199,14 @@ def test_an_interrupted_suite_goes_on_and_a_finished_one_is_kept(sheet, tmp_path
         patch.setattr(
             "cotrain.analysis.benchmarks.JsonlWriter.append", lambda *_: (_ for _ in ()).throw(OSError("disk full"))
         )
-        score(cast(answers_from(file)), "gsm8k", tasks, SuitePlay(samples=4), tmp_path)
+        score(cast(answers_from(file)), "gsm8k", tasks, SuiteOptions(samples=4), tmp_path)
     assert len(path.read_bytes().splitlines()) == 1 + 2 * 5  # going on loses nothing that was finished
     rest = {problem: file[problem] for problem in ("P3", "P4")}
-    assert score(cast(answers_from(rest)), "gsm8k", tasks, SuitePlay(samples=4), tmp_path) == (rows, scores)
+    assert score(cast(answers_from(rest)), "gsm8k", tasks, SuiteOptions(samples=4), tmp_path) == (rows, scores)
     assert path.read_bytes() == whole
-    assert score(cast(answers_from({})), "gsm8k", tasks, SuitePlay(samples=4), tmp_path) == (rows, scores)
+    assert score(cast(answers_from({})), "gsm8k", tasks, SuiteOptions(samples=4), tmp_path) == (rows, scores)
     fewer = {problem: answers[1:] for problem, answers in file.items()}
-    again, _ = score(cast(answers_from(fewer)), "gsm8k", tasks, SuitePlay(samples=3), tmp_path)
+    again, _ = score(cast(answers_from(fewer)), "gsm8k", tasks, SuiteOptions(samples=3), tmp_path)
     assert len(again) == 4 * 4  # other settings: from the start
 
 
@@ -243,7 +243,7 @@ def given(tmp_path):
 def test_known_scores_of_a_verifier(given, tmp_path):
     samples = load_suite("processbench", [str(given)], AnswerGrader())
     said = iter([reply for *_, reply in GIVEN])
-    rows, scores = score(cast(None, lambda fields: next(said)), "processbench", samples, SuitePlay(), tmp_path)
+    rows, scores = score(cast(None, lambda fields: next(said)), "processbench", samples, SuiteOptions(), tmp_path)
     gsm8k, math = 2 * (1 / 4) * (1 / 2) / (1 / 4 + 1 / 2), 2 * 1 * (2 / 3) / (1 + 2 / 3)
     assert scores == pytest.approx(
         {
@@ -271,7 +271,7 @@ def test_known_scores_of_a_verifier(given, tmp_path):
 def test_several_reviews_vote(given, tmp_path):
     samples = load_suite("processbench", [str(given / "math.jsonl")], AnswerGrader())[:1]
     said = iter([verdict(False, True), verdict(True, False), "…", verdict(True, False), verdict(True, True)])
-    rows, scores = score(cast(None, lambda f: next(said)), "processbench", samples, SuitePlay(reviews=5), tmp_path)
+    rows, scores = score(cast(None, lambda f: next(said)), "processbench", samples, SuiteOptions(reviews=5), tmp_path)
     assert rows[0]["prediction"] == 1 and scores == {"math/error_accuracy": 1.0, "parsed": 1.0}
 
 
@@ -309,13 +309,13 @@ def test_which_data_belongs_to_which_suite(tmp_path):
 def test_roles_that_cannot_be_scored(given):
     samples = load_suite("processbench", [str(given)], AnswerGrader())
     with refuses("E_UNKNOWN_ROLE"):
-        suite_settings("processbench", samples, cast(None), SuitePlay(), {})
+        suite_settings("processbench", samples, cast(None), SuiteOptions(), {})
     silent = cast(None, lambda f: "")
     silent.roles["verifier"] = Role(policy="verifier", prompt="{solution}", sampling=Sampling(max_tokens=9))
     with refuses("E_ROLE_WITHOUT_PARSER"):
-        suite_settings("processbench", samples, silent, SuitePlay(), {})
+        suite_settings("processbench", samples, silent, SuiteOptions(), {})
     with refuses("E_SUITE_RANGE", names="reviews 0"):
-        SuitePlay(reviews=0)
+        SuiteOptions(reviews=0)
 
 
 @pytest.mark.whole

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cotrain.analysis.benchmarks import SuitePlay, play_suite, suite_scores, suite_settings
+from cotrain.analysis.benchmarks import SuiteOptions, evaluate_suite, suite_scores, suite_settings
 from cotrain.data.suite_files import load_suite, suite_data
 from cotrain.grading.pool import AnswerGrader
 from tests.data.test_prmbench import ROW
@@ -26,11 +26,11 @@ def test_known_scores_of_a_verifier_on_prmbench(tmp_path):
             *("well …", verdict(False, True, False), "well …"),
         )
     )
-    executor, play = cast(None, lambda fields: next(said)), SuitePlay(reviews=3)
-    settings = suite_settings("prmbench", samples, executor, play, {})
-    found = play_suite(tmp_path / "suite.jsonl", "prmbench", samples, executor, play, settings)
+    executor, options = cast(None, lambda fields: next(said)), SuiteOptions(reviews=3)
+    settings = suite_settings("prmbench", samples, executor, options, {})
+    found = evaluate_suite(tmp_path / "suite.jsonl", "prmbench", samples, executor, options, settings)
     assert [row["steps"] for row in found] == [[False, True, True], [False, True, False]]
-    scores = {name: figure.value for name, figure in suite_scores("prmbench", found, play).items()}
+    scores = {name: figure.value for name, figure in suite_scores("prmbench", found, options).items()}
     # right steps: 2 found, 1 wrong one called right: 4 / 5; wrong steps: 3 found, 1 missed: 6 / 7
     assert scores["confidence/f1"] == pytest.approx(4 / 5) and scores["confidence/negative_f1"] == pytest.approx(6 / 7)
     assert scores["overall/prmscore"] == pytest.approx((4 / 5 + 6 / 7) / 2)

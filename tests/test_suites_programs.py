@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from cotrain.analysis.benchmarks import SuitePlay, play_suite, score_lines, suite_scores, suite_settings
+from cotrain.analysis.benchmarks import SuiteOptions, evaluate_suite, score_lines, suite_scores, suite_settings
 from cotrain.data.programs import suite_tasks
 from cotrain.data.suite_files import load_suite, suite_data
 from cotrain.grading.pool import AnswerGrader
@@ -74,12 +74,12 @@ def test_known_scores_on_mbpp(mbpp, tmp_path):
     assert "assert add(1, 2) == 3\nassert add(0, 0) == 0" in tasks[0].prompt
     trusts = ("a + b", "a + a")
     executor = cast(answers(), lambda fields: verdict(True, final=any(text in fields["solution"] for text in trusts)))
-    play = SuitePlay(samples=4)
-    settings = suite_settings("mbpp", tasks, executor, play, {})
-    rows = play_suite(tmp_path / "rows.jsonl", "mbpp", tasks, executor, play, settings)
+    options = SuiteOptions(samples=4)
+    settings = suite_settings("mbpp", tasks, executor, options, {})
+    rows = evaluate_suite(tmp_path / "rows.jsonl", "mbpp", tasks, executor, options, settings)
     tasks[0].grader.close()
     assert [row["correct"] for row in rows] == [True, False, True, False, True, False, False, True, False, False]
-    assert values(suite_scores("mbpp", rows, play)) == {
+    assert values(suite_scores("mbpp", rows, options)) == {
         "greedy": 1 / 2,
         "pass@1": (2 / 4 + 1 / 4) / 2,
         "pass@4": 1.0,
@@ -107,13 +107,18 @@ def test_known_scores_on_humaneval(tmp_path):
         "import math\ndef root(x):\n    raise ValueError",
         "    return math.sqrt(x)",
     ]
-    executor, play = cast(lambda fields: block(said.pop(0))), SuitePlay(samples=4)
-    rows = play_suite(
-        tmp_path / "r.jsonl", "humaneval", tasks, executor, play, suite_settings("humaneval", tasks, executor, play, {})
+    executor, options = cast(lambda fields: block(said.pop(0))), SuiteOptions(samples=4)
+    rows = evaluate_suite(
+        tmp_path / "r.jsonl",
+        "humaneval",
+        tasks,
+        executor,
+        options,
+        suite_settings("humaneval", tasks, executor, options, {}),
     )
     tasks[0].grader.close()
     expected = {"greedy": 1.0, "pass@1": 1 / 2, "pass@4": 1.0, "answered": 1.0, "graded": 1.0}
-    assert values(suite_scores("humaneval", rows, play)) == expected
+    assert values(suite_scores("humaneval", rows, options)) == expected
 
 
 def test_pass_at_k_is_unbiased_by_hand():
@@ -151,9 +156,9 @@ def test_a_program_that_hangs_is_wrong_and_the_next_one_is_graded_right(mbpp, tm
             tasks[0].grader._pool.deadline_s = 3.0
         return block(said.pop(0))
 
-    executor, play = cast(say), SuitePlay(samples=1)
-    rows = play_suite(
-        tmp_path / "r.jsonl", "mbpp", tasks, executor, play, suite_settings("mbpp", tasks, executor, play, {})
+    executor, options = cast(say), SuiteOptions(samples=1)
+    rows = evaluate_suite(
+        tmp_path / "r.jsonl", "mbpp", tasks, executor, options, suite_settings("mbpp", tasks, executor, options, {})
     )
     tasks[0].grader.close()
     assert [row["correct"] for row in rows] == [False, True]

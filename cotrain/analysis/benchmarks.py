@@ -31,7 +31,18 @@ from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, DataError, TooLong, UnknownName
 from cotrain.core.notes import ANSWER, CORRECT, FAILURE, FINAL, SCORE, VERDICTS
 from cotrain.core.statistics import Estimate
-from cotrain.core.types import TOO_LONG, UNLABELLED, Episode, Grader, ParseFailure, Task, TaskSource, Trace, has_split
+from cotrain.core.types import (
+    TOO_LONG,
+    UNLABELLED,
+    Episode,
+    Grader,
+    ParseFailure,
+    RolloutFn,
+    Task,
+    TaskSource,
+    Trace,
+    has_split,
+)
 from cotrain.core.verbosity import ProgressPrinter, count_of, json_text, print_lines, print_progress
 from cotrain.data import programs
 from cotrain.data.columns import normal_question
@@ -79,12 +90,12 @@ from cotrain.storage.kept_work import claim_place
 from cotrain.trainer.checks import check_measured
 from cotrain.trainer.evaluation import EVALUATION_STEP
 
-CHUNK = 64  # problems that are played, and written, at a time
+CHUNK = 64  # problems that are sampled, and written, at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SuitePlay:
-    """How a suite is played."""
+class SuiteOptions:
+    """How a suite is evaluated."""
 
     samples: int = 8  # k of avg@k, pass@k, …; 0: the greedy answer alone
     reviews: int = 1  # reviews of each solution; in ProcessBench one is greedy, several are sampled and vote
@@ -111,7 +122,7 @@ def evaluate_suites(
     suites: Sequence[str],
     data: Sequence[str] = (),
     *,
-    play: SuitePlay | None = None,
+    options: SuiteOptions | None = None,
     device: str = "cpu",
     out: Path | str | None = None,
     say: Callable[[str], None] = lambda text: None,
@@ -122,25 +133,25 @@ def evaluate_suites(
 
     Returns for each suite ``{"suite", "settings", "figures"}``, as written to ``suite-NAME.json``, with "trained_on",
     how many of its problems the run was trained on, where there are some. Raises UnknownName,
-    ConfigError, DataError before anything is played.
+    ConfigError, DataError before anything is sampled.
     """
-    play = play or SuitePlay()
+    options = options or SuiteOptions()
     paths = suite_data(suites, data)
     is_model = opening.is_model(directory)
     folder = RunDirectory(out or (Path("evals") / Path(directory).name if is_model else directory))
-    judging = play.how.of_reviews or not JUDGED.keys().isdisjoint(suites)
+    judging = options.how.of_reviews or not JUDGED.keys().isdisjoint(suites)
     recipe = opening.recipe_of(directory, judging=judging)
-    if play.tool is not None:
-        recipe = replace(recipe, roles=with_tool(recipe.roles, play.tool))
+    if options.tool is not None:
+        recipe = replace(recipe, roles=with_tool(recipe.roles, options.tool))
     grader = AnswerGrader()
-    items = _read_items(paths, play, grader, say)
-    play = _with_role_names(recipe, play)
+    items = _read_items(paths, options, grader, say)
+    options = _with_role_names(recipe, options)
     claim_place(folder.path)
 
-    recipe = _with_sampling_of(recipe, play)
+    recipe = _with_sampling_of(recipe, options)
     if is_model:
-        play = replace(play, how=as_taught(recipe, play.how, say))
-    recipe = _with_formats(recipe, play, items, is_model=is_model, device=device, say=say)
+        options = replace(options, how=as_taught(recipe, options.how, say))
+    recipe = _with_formats(recipe, options, items, is_model=is_model, device=device, say=say)
     trainer = opening.load_trainer(directory, recipe=recipe, device=device)
     policies = {role: trainer.recipe.policies[spec.policy].model for role, spec in trainer.recipe.roles.items()}
     base_settings = {
@@ -154,11 +165,11 @@ def evaluate_suites(
     runner = trainer.evaluation_runner
     results = []
     for name, suite_items in items.items():
-        own_settings = suite_settings(name, suite_items, runner, play, policies)
+        own_settings = suite_settings(name, suite_items, runner, options, policies)
         settings = base_settings | {"data": paths[name]} | own_settings
         rows_file = folder.path / f"suite-{name}.jsonl"
-        rows = play_suite(rows_file, name, suite_items, runner, play, settings, say)
-        result = _suite_result(name, suite_items, rows, play, settings, training)
+        rows = evaluate_suite(rows_file, name, suite_items, runner, options, settings, say)
+        result = _suite_result(name, suite_items, rows, options, settings, training)
         results.append(result)
         folder.write(f"suite-{name}.json", result)
     _close_graders(grader, items)
@@ -169,39 +180,39 @@ SuiteItems = list[Task] | list[FixedSolution]
 
 
 def _read_items(
-    paths: Mapping[str, Sequence[str]], play: SuitePlay, grader: AnswerGrader, say: Callable[[str], None]
+    paths: Mapping[str, Sequence[str]], options: SuiteOptions, grader: AnswerGrader, say: Callable[[str], None]
 ) -> dict[str, SuiteItems]:
-    """The problems, or solutions, of each suite: as many as ``play`` asks for. Raises DataError."""
-    refused = Quarantine() if play.lenient else None
-    items = {name: draw_items(_load_items(name, paths[name], grader, refused, say), play.problems) for name in paths}
+    """The problems, or solutions, of each suite: as many as ``options`` asks for. Raises DataError."""
+    refused = Quarantine() if options.lenient else None
+    items = {name: draw_items(_load_items(name, paths[name], grader, refused, say), options.problems) for name in paths}
     if refused is not None and refused.refused:
         say(f"note: {refused.summary_line()}")
     return items
 
 
-def _with_role_names(recipe: Recipe, play: SuitePlay) -> SuitePlay:
-    """``play`` with names of roles where policies were named. Raises UnknownName."""
+def _with_role_names(recipe: Recipe, options: SuiteOptions) -> SuiteOptions:
+    """``options`` with names of roles where policies were named. Raises UnknownName."""
     return replace(
-        play,
-        solver=_resolve_role(recipe, play.solver, "solver"),
-        verifier=_resolve_role(recipe, play.verifier, "verifier"),
-        comparer=_resolve_role(recipe, play.comparer, "comparer"),
+        options,
+        solver=_resolve_role(recipe, options.solver, "solver"),
+        verifier=_resolve_role(recipe, options.verifier, "verifier"),
+        comparer=_resolve_role(recipe, options.comparer, "comparer"),
     )
 
 
-def _with_sampling_of(recipe: Recipe, play: SuitePlay) -> Recipe:
-    """The recipe with the lengths and temperatures that ``play`` states."""
-    if play.max_tokens is not None:
-        recipe = with_sampling(recipe, [play.solver], max_tokens=play.max_tokens)
-    if play.temperature is not None:
-        sampling_roles = [role for role in (play.solver, play.verifier) if role in recipe.roles]
-        recipe = with_sampling(recipe, sampling_roles, temperature=float(play.temperature))
+def _with_sampling_of(recipe: Recipe, options: SuiteOptions) -> Recipe:
+    """The recipe with the lengths and temperatures that ``options`` states."""
+    if options.max_tokens is not None:
+        recipe = with_sampling(recipe, [options.solver], max_tokens=options.max_tokens)
+    if options.temperature is not None:
+        sampling_roles = [role for role in (options.solver, options.verifier) if role in recipe.roles]
+        recipe = with_sampling(recipe, sampling_roles, temperature=float(options.temperature))
     return recipe
 
 
 def _with_formats(
     recipe: Recipe,
-    play: SuitePlay,
+    options: SuiteOptions,
     items: Mapping[str, SuiteItems],
     *,
     is_model: bool,
@@ -209,23 +220,23 @@ def _with_formats(
     say: Callable[[str], None],
 ) -> Recipe:
     """The recipe with the formats in which its roles are asked and read, chosen by a few problems of the suites."""
-    if is_model or play.how.of_answers:
+    if is_model or options.how.of_answers:
         answer_tasks = [task for suite_items in items.values() for task in suite_items if isinstance(task, Task)]
         has_answers = bool(answer_tasks) and isinstance(answer_tasks[0].grader, AnswerGrader)
         if not has_answers:
             answer_tasks = []
         if answer_tasks or not is_model:
             tasks = draw_tasks(answer_tasks, PROBED)
-            look = play.how.answer in (None, AUTO)  # where it is named the suite itself shows how well it is read
-            recipe, _ = choose_answer_format(recipe, play.how, device=device, say=say, tasks=tasks, look=look)
-    return choose_verdict_format(recipe, play.how, device=device, say=say, look=False)
+            look = options.how.answer in (None, AUTO)  # where it is named the suite itself shows how well it is read
+            recipe, _ = choose_answer_format(recipe, options.how, device=device, say=say, tasks=tasks, look=look)
+    return choose_verdict_format(recipe, options.how, device=device, say=say, look=False)
 
 
 def _suite_result(
     name: str,
     items: SuiteItems,
     rows: Sequence[SampleRow],
-    play: SuitePlay,
+    options: SuiteOptions,
     settings: Mapping[str, Any],
     training: Collection[str],
 ) -> dict[str, Any]:
@@ -237,7 +248,7 @@ def _suite_result(
     result: dict[str, Any] = {
         "suite": name,
         "settings": settings,
-        "figures": estimates_json(suite_scores(name, rows, play)),
+        "figures": estimates_json(suite_scores(name, rows, options)),
     }
     if name not in JUDGED:
         prompts = [task.prompt for task in items if isinstance(task, Task)]
@@ -301,34 +312,34 @@ def _asked_question(item: Task | FixedSolution) -> str:
     return item.problem if isinstance(item, FixedSolution) else item.prompt
 
 
-def suite_scores(name: str, rows: Sequence[SampleRow], play: SuitePlay) -> dict[str, Estimate]:
+def suite_scores(name: str, rows: Sequence[SampleRow], options: SuiteOptions) -> dict[str, Estimate]:
     """The figures of a suite from its rows."""
     if name == "processbench":
         return processbench_scores(rows)
     if name == "prmbench":
         return prmbench_scores(rows)
     if name in PROGRAMS:
-        return program_scores(rows, play.samples)
-    return solver_scores(rows, play.samples, key=vote_key)
+        return program_scores(rows, options.samples)
+    return solver_scores(rows, options.samples, key=vote_key)
 
 
 def suite_settings(
     name: str,
     items: Sequence[Task] | Sequence[FixedSolution],
-    executor: RolloutRunner,
-    play: SuitePlay,
+    runner: RolloutRunner,
+    options: SuiteOptions,
     models: dict[str, str],
 ) -> dict[str, Any]:
-    """Return what the scores depend on, as JSON. Raises UnknownName for a role there is not, ConfigError for one that
-    gives no verdicts."""
+    """The settings that the scores depend on, as JSON. Raises UnknownName for a role there is not, ConfigError for one
+    that gives no verdicts."""
     judging = name in JUDGED
-    choosers = [role for role in (play.verifier, play.comparer) if role in executor.roles and play.samples]
-    needed = [play.verifier] if judging else [play.solver, *choosers]
+    choosers = [role for role in (options.verifier, options.comparer) if role in runner.roles and options.samples]
+    needed = [options.verifier] if judging else [options.solver, *choosers]
     roles = {}
     for role in needed:
-        if role not in executor.roles:
-            raise UnknownName(f"role (of suite {name!r})", role, executor.roles)
-        spec = executor.roles[role]
+        if role not in runner.roles:
+            raise UnknownName(f"role (of suite {name!r})", role, runner.roles)
+        spec = runner.roles[role]
         if spec.parse is None:
             raise ConfigError(
                 f"suite {name!r}: role {role!r} has no parser and gives nothing to score; name another role",
@@ -337,7 +348,7 @@ def suite_settings(
         settings = {
             "policy": spec.policy,
             "model": models.get(role, spec.policy),
-            "temperature": 0.0 if judging and play.reviews == 1 else spec.sampling.temperature,
+            "temperature": 0.0 if judging and options.reviews == 1 else spec.sampling.temperature,
             "top_p": spec.sampling.top_p,
             "max_tokens": spec.sampling.max_tokens,
             "prompt": spec.prompt,
@@ -361,57 +372,57 @@ def suite_settings(
         "digest": hashlib.blake2b(identities, digest_size=8).hexdigest(),
     }
     if not judging:
-        described["samples"] = play.samples
+        described["samples"] = options.samples
         described["grader"] = grader
-    if play.verifier in roles:
-        described["reviews"] = play.reviews
+    if options.verifier in roles:
+        described["reviews"] = options.reviews
     described["roles"] = roles
     return described
 
 
 def _item_identity(item: Task | FixedSolution) -> list[Any]:
-    """Return what makes an item another one."""
+    """The parts of an item that tell it from any other."""
     if isinstance(item, FixedSolution):
         return [item.problem, *item.steps, str(item.label if item.wrong is None else item.wrong)]
     tests = [item.grader.problem_of(item).tests] if isinstance(item.grader, ProgramGrader) else []
     return [item.prompt, item.gold, *tests]
 
 
-# -- play
+# -- rollouts
 
 
-def play_suite(
+def evaluate_suite(
     path: Path,
     name: str,
     items: Sequence[Any],
-    executor: RolloutRunner,
-    play: SuitePlay,
+    runner: RolloutRunner,
+    options: SuiteOptions,
     settings: dict[str, Any],
     say: Callable[[str], None] = lambda text: None,
 ) -> list[SampleRow]:
     """The rows of a suite, one for each sample, in order; those that ``path`` holds from the same settings are kept."""
-    each = 1 if name in JUDGED else play.samples + 1
+    each = 1 if name in JUDGED else options.samples + 1
     rows = _kept_rows(path, settings, each, len(items))
     if len(rows) == each * len(items):
         return rows
     replace_file(path, b"".join(map(encode_row, [{"settings": settings}, *rows])))  # what is finished is never lost
     pace = ProgressPrinter(each * len(items), f"{name}: {{}} answers", say, done=len(rows))
-    executor.progress = lambda total: pace.add
+    runner.progress = lambda total: pace.add
     with JsonlWriter(path) as file:
         for start in range(len(rows) // each, len(items), CHUNK):
             chunk = items[start : start + CHUNK]
             step = EVALUATION_STEP - start // CHUNK
             split = f"suite/{name}"
             if name in JUDGED:
-                new = judge_fixed_solutions(executor, chunk, play.verifier, play.reviews, step=step, split=split)
+                new = judge_fixed_solutions(runner, chunk, options.verifier, options.reviews, step=step, split=split)
             else:
-                new = attempt_rows(executor, chunk, play, step=step, split=split)
+                new = attempt_rows(runner, chunk, options, step=step, split=split)
             for row in new:
                 file.append(row)
             file.sync()
             rows += new
 
-    executor.progress = None
+    runner.progress = None
     return rows
 
 
@@ -429,22 +440,25 @@ def _kept_rows(path: Path, settings: dict[str, Any], each: int, items: int) -> l
 
 
 def attempt_rows(
-    executor: RolloutRunner, tasks: Sequence[Task], play: SuitePlay, *, step: int, split: str
+    runner: RolloutRunner, tasks: Sequence[Task], options: SuiteOptions, *, step: int, split: str
 ) -> list[SampleRow]:
     """A solver's rows: of each problem its samples, then the greedy answer."""
-    verifier = play.verifier if play.verifier in executor.roles else None
-    solve = partial(attempt_task, solver=play.solver, reviews=play.reviews)
-    comparing = play.comparer in executor.roles and play.samples > 0  # all samples of a problem in one episode, or each
+    verifier = options.verifier if options.verifier in runner.roles else None
+    solve = partial(attempt_task, solver=options.solver, reviews=options.reviews)
+    # The samples of a problem that are compared are in one episode; otherwise each has an episode of its own.
+    comparing = options.comparer in runner.roles and options.samples > 0
+    each = options.samples if comparing else 1
     attempt = partial(solve, verifier=verifier)
-    each = play.samples if comparing else 1
-    protocol = partial(attempt_and_compare, attempt=attempt, comparer=play.comparer, n=each) if comparing else attempt
-    sampled = executor.collect(protocol, tasks, step=step, split=split, group_size=play.samples // each)
-    greedy = executor.greedy_copy().collect(partial(solve, verifier=None), tasks, step=step, split=split, group_size=1)
-    for played in (sampled, greedy):
-        check_measured(split, played, executor.set_aside)
+    protocol: RolloutFn = attempt
+    if comparing:
+        protocol = partial(attempt_and_compare, attempt=attempt, comparer=options.comparer, n=each)
+    sampled = runner.collect(protocol, tasks, step=step, split=split, group_size=options.samples // each)
+    greedy = runner.greedy_copy().collect(partial(solve, verifier=None), tasks, step=step, split=split, group_size=1)
+    for episodes in (sampled, greedy):
+        check_measured(split, episodes, runner.set_aside)
 
     def solutions_of(episode: Episode, n: int) -> list[Trace | None]:
-        solutions = [t for t in episode.traces if t.role == play.solver][:n]
+        solutions = [t for t in episode.traces if t.role == options.solver][:n]
         return [*solutions, *[None] * (n - len(solutions))]
 
     tries: list[tuple[Episode, int, Trace | None]] = []
@@ -456,7 +470,7 @@ def attempt_rows(
         tries.append((episode, GREEDY_SAMPLE, solution))
     tries.sort(key=lambda one: (one[0].task, one[1] == GREEDY_SAMPLE))  # stable: samples stay in order
 
-    role = executor.roles[play.solver]
+    role = runner.roles[options.solver]
     rows: list[SampleRow] = []
     for episode, sample, solution in tries:
         judged = sample != GREEDY_SAMPLE
@@ -532,7 +546,7 @@ def _attempt_row(
 
 
 def _graded_answer(task: Task, said: Trace, role: Role) -> str | None:
-    """Return what of a solution is graded."""
+    """The part of a solution that is graded: its program or its answer; None where it has none."""
     grader = task.grader
     if isinstance(grader, ProgramGrader):
         return program_of(said.text, grader.problem_of(task).entry)
@@ -570,7 +584,7 @@ def score_lines(result: dict[str, Any]) -> list[str]:
 
 def run_suites(arguments: argparse.Namespace, answer_format: AnswerFormat) -> int:
     """``cotrain eval RUN --suite …``, its flags parsed; returns the exit code."""
-    play = SuitePlay(
+    options = SuiteOptions(
         samples=arguments.samples,
         reviews=arguments.reviews,
         solver=arguments.solver,
@@ -586,7 +600,7 @@ def run_suites(arguments: argparse.Namespace, answer_format: AnswerFormat) -> in
     names = [name.strip() for name in arguments.suite.split(",")]
     say = (lambda text: None) if arguments.json else print_progress
     results = evaluate_suites(
-        arguments.directory, names, arguments.data, play=play, device=arguments.device, out=arguments.out, say=say
+        arguments.directory, names, arguments.data, options=options, device=arguments.device, out=arguments.out, say=say
     )
     if arguments.json:
         print(json_text(results))

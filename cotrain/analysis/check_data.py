@@ -314,8 +314,9 @@ def _read_questions(path: Path, schema: Schema, *, unanswered: bool) -> tuple[li
 
 
 def _view_of_run(questions: Sequence[_Question], labelled: bool) -> dict[str, Any]:
-    """Return what ``cotrain run --data`` makes of these rows, but for those it leaves out as held-out ones; {} for
-    reviews. ``labelled``: with ``--labelled``, where rows without an answer are a split of their own."""
+    """The columns, splits and first question that ``cotrain run --data`` makes of these rows, before it leaves out
+    held-out ones; {} for reviews. ``labelled``: with ``--labelled``, where rows without an answer are a split of their
+    own."""
     problems = [question for question in questions if question.kind == "problem"]
     if not problems:
         return {}
@@ -374,7 +375,7 @@ def _view_of_labels(path: str | Path, schema: Schema, labelled: str | None) -> d
 
 
 def _check_labelled_file(labelled: str | None, workers: int, deadline_s: float) -> LintReport | None:
-    """Return what is wrong with the file of solved problems that ``--labelled`` names; None where it names none."""
+    """The faults of the file of solved problems that ``--labelled`` names; None where it names none."""
     if labelled is None or not labelled.lower().endswith(DATA_ENDINGS):
         return None
     report = check_file(labelled, workers=workers, deadline_s=deadline_s)
@@ -383,8 +384,7 @@ def _check_labelled_file(labelled: str | None, workers: int, deadline_s: float) 
 
 
 def _code_of_run(questions: Sequence[_Question]) -> dict[str, Any]:
-    """Return what a run makes of tasks of code: the ``--tasks`` that reads them, and their splits; {} where there are
-    none."""
+    """The ``--tasks`` that reads these tasks of code, and their splits; {} where there are none."""
     tasks = [question for question in questions if question.kind in CODE]
     if not tasks:
         return {}
@@ -434,7 +434,7 @@ def _same_answer(said: str, gold: str, pool: GradingPool) -> bool:
 
 
 def question_key(question: str) -> str:
-    """Return what two askings of one question have in common."""
+    """Return a key that two askings of one question share."""
     text = normal_question(question)
     plain = "".join(filter(is_word_character, text))
     if len(plain) < SHORT:

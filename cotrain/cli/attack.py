@@ -34,9 +34,9 @@ def attack(argv: Sequence[str]) -> int:
     arguments = _parse_arguments(parser, argv)
     refuse_missing(arguments.directory)
     _load(arguments)
-    from cotrain.analysis.attack import play, tables
+    from cotrain.analysis.attack import tables, verifier_attack
 
-    result = play.attack(
+    result = verifier_attack.attack(
         arguments.directory,
         role=arguments.role,
         problems=arguments.problems,
@@ -154,5 +154,5 @@ def _load(arguments: argparse.Namespace) -> None:
 
 
 def _progress_printer(as_json: bool) -> Callable[[str], None]:
-    """Return what tells the progress: nothing where JSON is printed."""
+    """Return the function that prints the progress; it prints nothing where JSON is printed."""
     return (lambda text: None) if as_json else functools.partial(print, flush=True)

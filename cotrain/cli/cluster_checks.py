@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 def estimate_processes(backend: MultiProcessBackend, recipe: Any) -> RunEstimate:
-    """Return what each process of the run will hold. Raises ConfigError for models that its engines do not run."""
+    """Estimate what each process of the run will hold in memory. Raises ConfigError for models that its engines do not
+    run."""
     import torch
 
     from cotrain.runs.memory_plan import estimate_run, with_processes

@@ -214,7 +214,7 @@ def knows_formats(recipe: Any) -> bool:
 
 
 def answer_format_of(arguments: argparse.Namespace) -> Any:
-    """Return what the flags of ``add_answer_flags`` say, files read: an ``AnswerFormat``."""
+    """Return the ``AnswerFormat`` that the flags of ``add_answer_flags`` name; files that they name are read."""
     from cotrain.runs.choose_formats import AnswerFormat
 
     return AnswerFormat(

@@ -83,7 +83,7 @@ def examine_installation(models: Sequence[str] = ()) -> int:
 
 
 def isolation_text() -> str:
-    """Return what programs that models wrote would run in."""
+    """Describe the sandbox in which programs that models write would run."""
     try:
         kind = working_sandbox()
     except ConfigError as error:

@@ -507,7 +507,7 @@ def typed_flags(words: Sequence[str], parser: argparse.ArgumentParser) -> set[st
 
 
 def text_of_file(path: str, flag: str) -> str:
-    """Return what a text file holds, without the line break at its end."""
+    """Return the content of a text file, without the line break at its end."""
     from cotrain.core.input_files import text_of_file as content_of
 
     try:

@@ -31,7 +31,7 @@ from cotrain.storage.schemas import refuse_missing
 
 
 def _hint_to_recipe(word: str, _: str) -> str:
-    """Return what to say of an argument that ``list`` does not take, which may be a recipe's name."""
+    """The hint for an argument that ``list`` does not take and that may be a recipe's name; "" for a flag."""
     if word.startswith("-"):
         return ""
     return f"`cotrain run {word} --help` lists what a recipe takes"

@@ -69,7 +69,7 @@ def tokenizer(argv: Sequence[str]) -> int:
 
 
 def _training_text(file: str | None, seed: int, quarantine: Quarantine | None) -> LearnedParts:
-    """Return what a model learns from: a file, or else the procedural corpus."""
+    """The text that a model learns from: a file, or else the procedural corpus."""
     from cotrain.data.word_problems.corpus import pretraining_text
     from cotrain.data.word_problems.source import WordProblems
     from cotrain.pretraining.corpora import corpus_file, procedural_corpus
@@ -81,7 +81,7 @@ def _training_text(file: str | None, seed: int, quarantine: Quarantine | None) -
 
 
 def _tokenizer_text(file: str | None, seed: int, quarantine: Quarantine | None) -> LearnedParts:
-    """Return what a tokenizer learns from: the text, and for the procedural one also what roles say to each other."""
+    """The text that a tokenizer learns from; with the procedural corpus it includes what roles say to each other."""
     from cotrain.data.word_problems.source import study_problems
     from cotrain.pretraining.corpora import practice_of
 

@@ -76,7 +76,7 @@ def _small_settings(usual: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def smoke_note(recipe: Any) -> str:
-    """Return what is said of a short run."""
+    """The note that is printed before a short run."""
     stages = "".join(f", {steps} of them {name}" for name, steps in recipe.schedule.warmup)
     reviews = recipe.origin.arguments.get("reviews") if recipe.origin else None
     sizes = f"group_size is {recipe.group_size}"

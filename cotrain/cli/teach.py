@@ -98,7 +98,7 @@ def _parse_solver(argv: Sequence[str], ranks: Ranks | None) -> Any:
 
 
 def _hint_for_solver(flag: str, value: str) -> str:
-    """Return what to say of a flag that ``cotrain teach solver`` does not have; "" where nothing is known of it."""
+    """The hint for a flag that ``cotrain teach solver`` does not have; "" where none is known."""
     if flag == "--role":
         return "the role is in the name of the command; leave it out"
     if flag in OF_VERIFIER:
@@ -184,7 +184,7 @@ def _parse_verifier(argv: Sequence[str], ranks: Ranks | None) -> Any:
 
 
 def _hint_for_verifier(flag: str, value: str) -> str:
-    """Return what to say of a flag that ``cotrain teach verifier`` does not have; "" where nothing is known of it."""
+    """The hint for a flag that ``cotrain teach verifier`` does not have; "" where none is known."""
     return "the role is in the name of the command; leave it out" if flag == "--role" else ""
 
 

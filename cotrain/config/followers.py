@@ -1,8 +1,8 @@
 """Policies that follow a trained one without a gradient of their own: moving averages and snapshots.
 
     ema        after every update of its source: w ← rate · source + (1 − rate) · w (Co-rewarding-II, arXiv 2508.00410)
-    snapshot   after every ``every`` updates of its source, beginning with update ``first``, the source's weights
-               enter a pool of ``keep`` snapshots; the policy has the weights of one of them
+    snapshot   after every ``every`` updates of its source, beginning with update ``first``, the source's weights enter
+               a pool of ``keep`` snapshots; the policy has the weights of one of them
 
 Both start with the weights of their model. They can play roles and be references like any policy, and their weights are
 in every checkpoint.

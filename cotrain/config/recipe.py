@@ -361,7 +361,7 @@ def _check_trained_policy(recipe: Recipe, where: str, objective: Objective) -> N
 
 
 def _check_learned_role(recipe: Recipe, where: str, objective: Objective, role: str) -> None:
-    """Raise ConfigError where an objective cannot learn from what this role says, as it is played and sampled."""
+    """Raise ConfigError where an objective cannot learn from what this role says, as it is asked and sampled."""
     needs = objective.algorithm.needs()
     player = recipe.roles[role].policy
     sampling = recipe.roles[role].sampling

@@ -1,4 +1,5 @@
-"""The schedule: which protocol is played at a step and which objectives are trained, as a pure function of the step.
+"""The schedule: which protocol samples the rollouts of a step and which objectives are trained, as a pure function of
+the step.
 
 So resuming needs nothing but the number of the step. Decays run on each policy's own number of updates and not on the
 global step, because Tango's α is defined over the generator's updates alone. ``planned_batches`` computes that number
@@ -23,7 +24,7 @@ LEADING = "generator"  # name of the stream of tasks from which phases of the le
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """One kind of step: the protocol that is played, on how many problems, and which objectives are trained."""
+    """One kind of step: the protocol that is run, on how many problems, and which objectives are trained."""
 
     name: str
     protocol: RolloutFn  # protocol, with its options bound, as in ``partial(solve_then_verify, reviews=8)``

@@ -109,9 +109,9 @@ def check_protocol(
     unnamed: Collection[str] = (),
     held_out: bool = False,
 ) -> None:
-    """Raise ConfigError where a protocol cannot be played with the options that are bound to it and these stores;
+    """Raise ConfigError where a protocol cannot be run with the options that are bound to it and these stores;
     UnknownName for an option that it does not have. ``unnamed``: stores that it is not passed, as its phase does not
-    name them. ``held_out``: it is played on held-out problems."""
+    name them. ``held_out``: it is run on held-out problems."""
     if not callable(protocol):
         raise ConfigError(f"{where} is {protocol!r}; expected a function", code="E_NOT_FUNCTION")
     function = bound_function(protocol)
@@ -208,7 +208,7 @@ def _bounds_of(hint: Any, *, held_out: bool = False) -> tuple[float, float] | No
 
 
 def kind_in_file(hint: Any) -> type | None:
-    """Return what a text may name in a file of the user's where an annotation allows it: a function for ``str |
+    """Return the type of what a text may name in a user's file, where an annotation allows that: a function for ``str |
     Callable[..., float]``, a dataclass for ``str | Game``; None for any other annotation."""
     for arg in typing.get_args(hint):
         if typing.get_origin(arg) is Callable:
@@ -250,7 +250,7 @@ def fits_hint(value: Any, hint: Any) -> bool:
 
 
 def kind_of(hint: Any) -> str:
-    """Return what an annotation asks for, in words: "a whole number", "2 whole numbers" …"""
+    """Describe in words the value that an annotation asks for: "a whole number", "2 whole numbers" …"""
     bounds = _bounds_of(hint)
     hint = strip_optional(hint)
     inner = typing.get_args(hint)

@@ -115,7 +115,8 @@ class ProcessLost(CotrainError):
 
 
 class EngineLost(ProcessLost):
-    """The process of an engine is lost. It held nothing but copies of weights: the play can be made again at once."""
+    """The process of an engine is lost. It held nothing but copies of weights: the rollouts can be sampled again at
+    once."""
 
     code = "E_ENGINE_LOST"
 
@@ -141,8 +142,8 @@ class RankShort(ProcessLost):
 
 
 def error_text(error: BaseException) -> str:
-    """Return what an error says, in one line: its own words where cotrain raised it, else ``KeyError: 'vote'``; also of
-    one that has no words, or whose words cannot be had."""
+    """Return an error's message in one line: the words alone of an error that cotrain raised, else ``KeyError:
+    'vote'``. Errors without words, or whose words cannot be read, have a line, too."""
     try:
         words = " ".join(str(error).split())
     except Exception:  # noqa: BLE001  an exception of a user's own may be anything

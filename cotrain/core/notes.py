@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class HasMetadata(Protocol):
-    """A turn while it is played, or its trace."""
+    """A turn while its rollout runs, or its trace."""
 
     @property
     def metadata(self) -> Mapping[str, Any]: ...

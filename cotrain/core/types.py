@@ -278,7 +278,7 @@ RolloutFn = Callable[..., Coroutine[Any, Any, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """One play of a protocol on one task."""
+    """One rollout of a protocol on one task."""
 
     step: int
     task: int  # position in the step's draw

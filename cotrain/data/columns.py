@@ -131,7 +131,7 @@ class Row:
 
     @property
     def content(self) -> list[Any]:
-        """What must not change while a run goes on."""
+        """The values that must not change while a run goes on."""
         system = [self.system] if self.system else []
         return [*system, self.question, self.answer, *self.paraphrases]
 
@@ -569,7 +569,7 @@ def _usual_paths(row: Mapping[str, Any], guessed: str | None) -> list[str]:
 
 
 def value_at(row: Mapping[str, Any], name: str) -> Any:
-    """Return what a column holds, or, where no column has this name, the field of an object: "a.b" is b of a. None
+    """Return the value of a column or, where no column has this name, of the field of an object: "a.b" is b of a. None
     where there is neither."""
     if name in row:
         return row[name]
@@ -629,7 +629,7 @@ def _has_value(row: Mapping[str, Any], columns: str) -> bool:
 
 
 def plain_name(columns: str) -> str:
-    """Return what to call the column in a sentence."""
+    """The name of the column in a sentence."""
     guessed = next((name[1:] for name in USUAL_NAMES if name in columns), None)
     return guessed or columns.split("|")[0].split("+")[0].removesuffix("[]")
 
@@ -727,7 +727,7 @@ def whole_text(value: str, where: str) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """Return what kind of JSON a value is, in words."""
+    """Describe in words the kind of a JSON value."""
     names = {dict: "an object", list: "a list", str: "text", bool: "true or false", type(None): "null"}
     names |= dict.fromkeys((int, float, Decimal), "a number")
     if isinstance(value, float | Decimal) and not math.isfinite(value):

@@ -10,7 +10,8 @@ FEW_QUESTIONS = 200  # fewer of them are cut into splits by exact counts
 
 
 def few_tested_note(source: TaskSource) -> list[str]:
-    """Return what is said before a run or a comparison whose problems leave next to nothing to test on."""
+    """The note that is printed before a run or a comparison whose test problems are too few; [] where there are
+    enough."""
     tested = source.size("test") if has_split(source, "test") else None
     if tested is None or tested >= FEW_TESTED:
         return []
@@ -18,7 +19,7 @@ def few_tested_note(source: TaskSource) -> list[str]:
 
 
 def few_tested_text(tested: int) -> str:
-    """Return what so few test problems mean, and what to do."""
+    """Explain what so few test problems mean, and what to do."""
     return (
         f"{count_of(tested, 'test problem')}: the figures before and after say next to nothing; give a directory with "
         f"train.jsonl and test.jsonl, or more rows ({FEW_QUESTIONS} make {FEW_TESTED} test problems)"

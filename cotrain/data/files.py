@@ -108,8 +108,8 @@ class JsonlTasks:
 
     @property
     def notes(self) -> list[str]:
-        """What is said as a run begins: from which columns its problems are read, where that was guessed; how
-        many have no answer; and what was made of other columns."""
+        """The notes that are printed as a run begins: the columns from which its problems are read, where these were
+        guessed; how many problems have no answer; and what was made of other columns."""
         unanswered = self._rows.get(UNLABELLED, ())
         question, answer = next(rows[0].columns for rows in self._rows.values() if rows)
         notes: list[str] = []
@@ -256,9 +256,9 @@ def task_of(row: Row, task_id: str, grader: AnswerGrader) -> Task:
 def read_splits(
     path: str, reader: RowReader, aside: Quarantine | None = None, unread: dict[str, int] | None = None
 ) -> dict[str, list[Row]]:
-    """Return what is at ``path`` (a file, a directory, a name on the Hub): one part under any name, or "train", "test"
-    and, where there is one, "validation". ``unread`` is filled with the other splits of a data set of the Hub, and how
-    many rows each has. Raises DataError, see ``read_rows``."""
+    """Return the rows at ``path`` (a file, a directory, a name on the Hub) by split: one part under any name, or
+    "train", "test" and, where there is one, "validation". ``unread`` is filled with the other splits of a data set of
+    the Hub, and how many rows each has. Raises DataError, see ``read_rows``."""
     if is_hub_name(path):
         found = hub_rows(path)
         parts = _splits_of_hub(path, found)

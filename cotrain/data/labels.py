@@ -98,7 +98,7 @@ class PartlyLabelled:
 
     @property
     def notes(self) -> list[str]:
-        """What either source says as a run begins."""
+        """The notes of both sources that are printed as a run begins."""
         on_test = [f"the {self.count} test problems are trained on, without their answers"] if self.on_test else []
         return on_test + [note for source in (self.targets, self.easier) for note in getattr(source, "notes", [])]
 
@@ -152,7 +152,7 @@ class Unanswered:
 
     @property
     def notes(self) -> list[str]:
-        """What the source says as a run begins, and what is not measured."""
+        """The notes of the source that are printed as a run begins, and one that says what is not measured."""
         return [NO_TRUTH, *getattr(self.source, "notes", [])]
 
     @property

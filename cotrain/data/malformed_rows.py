@@ -57,7 +57,7 @@ class Quarantine:
             )
 
     def summary_line(self) -> str:
-        """Return what happened, in one line."""
+        """The summary, in one line, of the rows that were left out."""
         count = len(self.refused)
         total = self.read + count
         verb = "is" if count == 1 else "are"
@@ -123,8 +123,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[str, Line]]:
 def parse_rows(
     lines: Iterable[tuple[str, Line]], read: Callable[[dict[str, Any], str], T], aside: Quarantine | None = None
 ) -> list[T]:
-    """Return what ``read(object, where)`` makes of each line. Raises DataError of the first that it refuses, or sets it
-    ``aside``; a RowError where other rows can be read, so that to set it aside would help."""
+    """Return ``read(object, where)`` of each line. Raises DataError for the first line that it refuses, or sets the
+    line ``aside``; a RowError where other rows can be read, so that setting it aside would help."""
     results: list[T] = []
     remaining = iter(lines)
     for where, line in remaining:

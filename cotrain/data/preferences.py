@@ -70,7 +70,7 @@ class ChatTask(Task):
 
 
 def messages_of(task: Task) -> list[Message]:
-    """Return what is said before the reply; [] where a role asks for it in its own words."""
+    """The messages before the reply; [] where a role asks for it in its own words."""
     return list(task.messages) if isinstance(task, ChatTask) else []
 
 
@@ -98,7 +98,7 @@ class Chats(JsonlTasks):
 
     @property
     def notes(self) -> list[str]:
-        """What is to be said of how the data were read: the files and the columns that were not."""
+        """The notes that are printed as a run begins: the files and the columns that are not read."""
         unread = columns_note(count_columns(row.unread for rows in self._rows.values() for row in rows))
         notes = [*self._file_notes(), *([unread] if unread else [])]
         return [f"note: {self.path}: {note}" for note in notes]
@@ -380,8 +380,8 @@ def _chat_row(
 
 
 def _said_before(prompt: Prompt, more: Messages, where: str) -> str | Messages:
-    """Return what is asked: ``prompt``, and ``more``, with which the replies begin, each message once. Raises DataError
-    where the one does not lead to the other."""
+    """Return the messages before the replies: ``prompt``, and ``more``, with which the replies begin, each message
+    once. Raises DataError where the one does not lead to the other."""
     if not more:
         return prompt.said
     if isinstance(prompt.said, str):  # it says what the conversation says, or is not read

@@ -60,8 +60,8 @@ def read_samples(paths: Sequence[str], aside: Quarantine | None = None) -> list[
 
 
 def read_all_rows(paths: Sequence[str], kind: str, read: Reader, aside: Quarantine | None) -> list[FixedSolution]:
-    """Return what ``read(row, where, split)`` makes of every row; ``split`` is the name of its file or split. Raises
-    DataError of the first row that it refuses, or sets such rows ``aside``."""
+    """Return ``read(row, where, split)`` of every row; ``split`` is the name of its file or split. Raises DataError for
+    the first row that it refuses, or sets such rows ``aside``."""
     samples: list[FixedSolution] = []
     for split, lines in _split_files(paths, kind):
         samples += parse_rows(lines, partial(_read_with_split, read, split), aside)

@@ -201,8 +201,8 @@ class ProgramTasks:
 
     @property
     def notes(self) -> list[str]:
-        """What is said as a run begins: how own tasks in MBPP's layout are split, and the columns that are not
-        read."""
+        """The notes that are printed as a run begins: how own tasks in MBPP's layout are split, and the columns that
+        are not read."""
         problems = [problem for mine in self._splits.values() for problem in mine]
         notes: list[str] = []
         if self.name == "mbpp" and not self._is_published and any(problem.number is not None for problem in problems):
@@ -318,8 +318,9 @@ def _problems_by_part(kind: str, path: str, aside: Quarantine | None) -> dict[st
 def _own_parts(
     path: str, parts: Mapping[str, list[ProgramProblem]], problems: list[ProgramProblem]
 ) -> Mapping[str, list[ProgramProblem]]:
-    """Return what is split: the splits that a directory has, or all in one part where no file is named after a split.
-    Raises DataError for some of these names without the others, since a held-out file is not to be trained on."""
+    """Return the problems to split: the splits that a directory has, or all in one part where no file is named after a
+    split. Raises DataError for some of these names without the others, since a held-out file is not to be trained
+    on."""
     named = {split: parts[split] for split in SPLITS if split in parts}
     if {"train", "test"} <= named.keys():
         return named
@@ -423,7 +424,7 @@ ROW_READERS: dict[str, Callable[[dict[str, Any], str], ProgramProblem]] = {
 
 
 def _published_split(number: object) -> str | None:
-    """The split of an MBPP problem; "prompt" is none that is played."""
+    """The split of an MBPP problem; "prompt" is none that is used."""
     if not isinstance(number, int) or not 1 <= number <= 974:
         return None
     if number <= 10:

@@ -184,10 +184,10 @@ def problem_source(
     lenient: bool = False,
     labelled: str | int | None = None,
 ) -> TaskSource:
-    """Return what ``--tasks``, ``--data``, ``--operations`` and ``--lenient`` mean together: "jsonl" where there is a
-    file, else the word problems that the shipped models are studied on; "words:2-4" are those of two to four steps.
-    Rows may lack an answer where ``labelled`` (``--labelled``) is no number. Raises ConfigError and UnknownName as
-    ``task_source`` does."""
+    """Return the source of problems that ``--tasks``, ``--data``, ``--operations`` and ``--lenient`` name together:
+    "jsonl" where there is a file, else the word problems that the shipped models are studied on; "words:2-4" are those
+    of two to four steps. Rows may lack an answer where ``labelled`` (``--labelled``) is no number. Raises ConfigError
+    and UnknownName as ``task_source`` does."""
     from cotrain.data.word_problems.source import WordProblems, study_problems
 
     spec = tasks or ("jsonl" if data else "words")

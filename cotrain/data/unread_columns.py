@@ -108,7 +108,7 @@ def _is_lettered_choice(row: Mapping[str, Any], name: str) -> bool:
 
 
 def _advice(row: Mapping[str, Any], name: str, question: str, flag: bool) -> str:
-    """Return what to do about a part of the question that is not read."""
+    """Advise what to do about a part of the question that is not read."""
     if not flag:
         return f"write it into {question!r}, or leave out the column where it says nothing"
     alone = f"or say that {question!r} is all with --question-column {question!r}"

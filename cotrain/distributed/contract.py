@@ -7,7 +7,7 @@ them.
 ::
 
     recipe.policies ──open──▶ handles  ──▶ trainer: update, logprobs, state, load
-                          └─▶ engine   ──▶ executor: sample, advance
+                          └─▶ engine   ──▶ rollouts: sample, advance
     after an update: publish(policy, version) ──▶ the engine uses ``weights()`` from here on
 """
 
@@ -91,7 +91,7 @@ class ProcessStats:
     depend on them."""
 
     policies: tuple[str, ...]  # that it holds
-    busy: float = 0.0  # seconds in which something was asked of it: an engine played, learners computed
+    busy: float = 0.0  # seconds in which something was asked of it: an engine generated, learners computed
     tokens: float | None = None  # that it sampled; None where that is not its work
     published_bytes: int = 0  # that it handed out, or took
     publish_seconds: float = 0.0  # in which new weights were on their way from learners to engine

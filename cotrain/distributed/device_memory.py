@@ -23,8 +23,8 @@ class Memory:
 
 
 def memory_of(device: str, limits: Sequence[tuple[str, str]] = CGROUPS) -> Memory | None:
-    """Return what a device has, swap included; None where nobody can tell. Of several runs at a time each has at most
-    its share available. ``limits``: as ``CGROUPS``."""
+    """Return the memory of a device, swap included; None where it cannot be told. Where several runs share the device,
+    at most this run's share is available. ``limits``: as ``CGROUPS``."""
     runs = os.environ.get(PARALLEL_RUNS, "")
     whole = _whole_memory(device, limits)
     if whole is None or not runs.isdecimal() or int(runs) < 2:

@@ -9,7 +9,7 @@ A policy may have learners of its own, one process or several ranks: then it is 
 
 A process that is lost takes what it held with it:
 
-    engine     copies only. The play that it was lost in is played again, by a new one with the present weights
+    engine     copies only. The rollouts that it was lost in are sampled again, by a new one with the present weights
     learners   the run goes back to its newest checkpoint, or its start, and makes the steps since then again;
                where they are several ranks (``ranks.py``) or processes, the loss of one is the loss of all
 
@@ -87,9 +87,14 @@ class MultiProcessBackend:
         kind: str = "local",
         bounds: Bounds | None = None,
     ) -> None:
-        """``world``: ranks that hold the learners together; ``worlds``: policies with learners of their own, and how
-        many ranks those are; ``placing``: which engines there are; ``replicas``: of
-        each; ``kind``: as the run's provenance names them; ``bounds``: see ``Backend``."""
+        """Args:
+        world: ranks that hold the learners together.
+        worlds: policies with learners of their own, and how many ranks those are.
+        placing: which engines there are.
+        replicas: processes of each engine.
+        kind: the backend's name in the run's provenance.
+        bounds: see ``Backend``.
+        """
         self.bounds = bounds
         self.world = world
         self.replicas = replicas

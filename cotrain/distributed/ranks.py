@@ -196,8 +196,8 @@ class _RankParts:
 
 
 def open_store(world: int, patience: timedelta, *, here: bool) -> tuple[dist.TCPStore, HostPort]:
-    """Return what the first rank opens so that ``world`` of them can meet, and where it is. ``here``: all on this
-    machine."""
+    """Open the store in which ``world`` ranks meet; the first rank does so. Returns the store and its address.
+    ``here``: all of them are on this machine."""
     host = HERE if here else socket.gethostbyname(socket.gethostname())
     store = dist.TCPStore(host, 0, world, is_master=True, wait_for_workers=False, timeout=patience)
     return store, (host, store.port)

@@ -52,9 +52,9 @@ PythonInfo = dict[str, Any]  # package → version, "python", "code" of cotrain'
 
 
 def ask_machines(engine: str | None, models: Sequence[str], *, patience: float, gpus: bool = False) -> list[Machine]:
-    """Return what each machine of Ray's says of itself, in the order of their addresses. One that does not answer
-    within ``patience`` seconds, or cannot, has an "error". ``gpus``: those alone that have some. Other arguments: see
-    ``inspect_machine``."""
+    """Return the answers of Ray's machines, in the order of their addresses, to what ``inspect_machine`` asks. One that
+    does not answer within ``patience`` seconds, or cannot, has an "error". ``gpus``: only those with GPUs. Other
+    arguments: see ``inspect_machine``."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -263,9 +263,13 @@ def _minor_version(info: PythonInfo) -> list[str]:
 
 
 def check_gpus(wanted: Sequence[tuple[str, float]], gpus_per_machine: Sequence[float], where: str) -> None:
-    """Raise ConfigError, one line, where processes want more GPUs than there are: Ray would wait for them. ``wanted``:
-    processes with the GPUs of each, by the table of the --cluster file that says so; ``gpus_per_machine``: of each
-    machine; ``where``: as messages name them."""
+    """Raise ConfigError, one line, where processes want more GPUs than there are: Ray would wait for them.
+
+    Args:
+        wanted: the table of the --cluster file that asks for a process, and the GPUs of that process.
+        gpus_per_machine: GPUs of each machine.
+        where: the machines' name in messages.
+    """
     most = max(gpus_per_machine, default=0.0)
     gpus_in_all = sum(gpus_per_machine)
     for table, each in wanted:

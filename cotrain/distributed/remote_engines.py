@@ -1,7 +1,7 @@
 """The run's side of the engines, each in a process of its own: all of them as one engine.
 
-A play changes nothing, so a lost engine costs the play: the next question begins a new process, which is given the
-present weights (``multi_process.py``).
+A rollout changes nothing, so a lost engine costs the rollouts of the time: the next question begins a new process,
+which is given the present weights (``multi_process.py``).
 
 Where a policy has several engines, its *replicas*, the request's address picks one (``replica_of``), so the choice
 depends neither on the clock nor on the order in which requests arrive. All replicas get new weights and limits.

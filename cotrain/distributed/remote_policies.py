@@ -248,8 +248,8 @@ def pack(value: Any, depth: int = DEPTH) -> Any:
 
 
 def unpack(value: Any, depth: int = DEPTH) -> Any:
-    """Return what ``pack`` was given, but for names of policies. Tensors have memory of their own: what comes out of
-    Ray's store is read only."""
+    """Undo ``pack``; names of policies stay names. Tensors get memory of their own, since what comes out of Ray's store
+    is read only."""
     if isinstance(value, numpy.ndarray):
         return torch.from_numpy(value.copy())
     return _map_items(value, lambda one: unpack(one, depth - 1)) if depth else value

@@ -162,7 +162,8 @@ def _failure_with_answer(failure: ParseFailure, answer: str | None) -> ParseFail
 
 
 def answer_reader(answer: str) -> Callable[[str], str | None]:
-    """Return what finds the answer in a text. Raises UnknownName, and ConfigError for a pattern that cannot be used."""
+    """Return the function that finds the answer in a text. Raises UnknownName, and ConfigError for a pattern that
+    cannot be used."""
     if answer in READERS:
         return READERS[answer]
     pattern = pattern_of(answer, "answer", "format of an answer", (TAGS, *READERS), "A: (.*)")
@@ -184,7 +185,7 @@ def _last_match(pattern: re.Pattern[str], text: str) -> str | None:
 
 
 def _hash_answer(text: str) -> str | None:
-    """Return what follows the last #### that anything follows."""
+    """The line behind the last #### that is followed by one."""
     _, *parts = re.split("#{4,}", text)
     lines = [first_line(part) for part in parts]
     return next((line for line in reversed(lines) if line), None)
@@ -197,9 +198,9 @@ def first_line(text: str) -> str:
 
 
 def _phrase_answer(text: str) -> str | None:
-    """Return what follows the last "answer is", "answer:", "####" or heading "Answer", on that line or the next; or
-    else bold text at the very end. A sentence that offers another answer, or hopes that this one is clear, gives none;
-    one that praises the answer gives it only where there is no other."""
+    """The text behind the last "answer is", "answer:", "####" or heading "Answer", on that line or the next; or else
+    bold text at the very end. A sentence that offers another answer, or hopes that this one is clear, gives none; one
+    that praises the answer gives it only where there is no other."""
     praise = None
     for match in reversed(list(_SAYS.finditer(text))):
         before = text[max(0, match.start() - LONGEST) : match.start()]
@@ -281,7 +282,7 @@ def without_alignment(text: str) -> str:
 
 
 def _sentence_answer(sentence: str) -> str:
-    """Return what a sentence gives as the answer."""
+    """The answer in a sentence that gives one."""
     if "=" in sentence:
         return _equation_answer(sentence)
     if sentence.startswith("not ") or "otherwise" in sentence:

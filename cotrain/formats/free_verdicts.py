@@ -265,7 +265,7 @@ def _final_verdicts(text: str) -> list[re.Match[str]]:
 
 
 def _step_lines_of(text: str, ends: Sequence[re.Match[str]]) -> list[_StepLine]:
-    """Return what is said of each step, from its mark to the next one or to the last verdict.
+    """Return the verdict on each step, read from its mark to the next one or to the last verdict.
 
     A mark under which no verdict is belongs to what follows it: a title ("### Step 1"), the candidate's own step,
     which is quoted and then judged, or one that is referred to. It is a step of its own only where it continues the
@@ -320,8 +320,8 @@ def _is_doubted(text: str, verdict: re.Match[str]) -> bool:
 
 
 def _read_pattern(text: str, pattern: re.Pattern[str], count: int | None) -> Review | Verdict | ParseFailure:
-    """Return what a pattern of the user's own finds: one verdict on the answer, and one on each step where it has a
-    group for them and steps are judged."""
+    """Read a review by the user's own pattern: one verdict on the answer, and one on each step where the pattern has a
+    group for steps and steps are judged."""
     groups = pattern.groupindex
     final_group = final_group_of(pattern)
     matches = list(pattern.finditer(text))

@@ -29,20 +29,20 @@ VERDICT_TAGS = (  # tags of all formats, those of preferences.py included
 )
 
 
-def wrap_text(text: str, mark: str, tag: str = "solution") -> str:
+def wrap_text(text: str, nonce: str, tag: str = "solution") -> str:
     """The text between its markers, on lines of their own, with verifiers' tags broken and the nonce struck out.
 
     Raises ValueError for a nonce that is not of letters and digits.
     """
-    if not mark.isalnum():
-        raise ValueError(f"a nonce is letters and digits, not {mark!r}")
-    inside = break_verdict_tags(text).replace(mark, "-" * len(mark))
-    return f"<{tag} id={mark}>\n{inside}\n</{tag} id={mark}>"
+    if not nonce.isalnum():
+        raise ValueError(f"a nonce is letters and digits, not {nonce!r}")
+    inside = break_verdict_tags(text).replace(nonce, "-" * len(nonce))
+    return f"<{tag} id={nonce}>\n{inside}\n</{tag} id={nonce}>"
 
 
-def wrap_all(texts: Sequence[str], mark: str, tag: str = "response") -> str:
+def wrap_all(texts: Sequence[str], nonce: str, tag: str = "response") -> str:
     """Several texts, each between markers with its number from 1: ``<response 1 id=9f3c01ab>``."""
-    return "\n".join(wrap_text(text, mark, f"{tag} {number}") for number, text in enumerate(texts, 1))
+    return "\n".join(wrap_text(text, nonce, f"{tag} {number}") for number, text in enumerate(texts, 1))
 
 
 def break_verdict_tags(text: str, tags: Sequence[str] = VERDICT_TAGS) -> str:

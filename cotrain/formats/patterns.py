@@ -11,9 +11,17 @@ from cotrain.core.errors import ConfigError, UnknownName
 def pattern_of(
     pattern_text: str, flag: str, kind: str, named: Sequence[str], example: str, others: Sequence[str] = ()
 ) -> re.Pattern[str]:
-    """The pattern that ``pattern_text`` is. ``flag``: what it was given as, such as "answer"; ``kind``: what the names
-    in ``named`` are; ``others``: names of groups that it may have besides. Raises UnknownName for text without a group,
-    ConfigError for another pattern that cannot be used."""
+    """Compile ``pattern_text``, a pattern of the user's with a group.
+
+    Args:
+        flag: what the text was given as, such as "answer".
+        kind: what the names in ``named`` are.
+        named: names that the user could have given in the place of a pattern.
+        example: a pattern that an error shows.
+        others: names of groups that it may have besides.
+
+    Raises UnknownName for text without a group, ConfigError for another pattern that cannot be used.
+    """
     if "(" not in pattern_text:
         raise UnknownName(kind, pattern_text, (*named, f"a pattern with one group, such as {example!r}"))
     try:

@@ -211,7 +211,7 @@ def seen_text(text: str) -> tuple[str, Sequence[int]]:
 
 
 def _ascii_look(char: str) -> str:
-    """Return what a character looks like: "" for one that is not seen or only decorates another."""
+    """The ASCII characters that a character looks like: "" for one that is not seen or only decorates another."""
     if char in _LIKE:
         return _LIKE[char]
     if char in _SPACE or (char.isascii() and char.isprintable()):

@@ -155,8 +155,8 @@ def _last_block(text: str, name: str) -> str | None:
 
 
 def behind_thoughts(text: str) -> str | None:
-    """Return what is said behind the last thought, all of a text without one; None for a text that ends inside of one.
-    Of other tags (``thoughts.TAGS``) only a thought that is closed counts."""
+    """The text behind the last thought, all of a text without one; None for a text that ends inside of one. Other tags
+    (``thoughts.TAGS``) count only where the thought is closed."""
     spoken = text[text.rfind(THOUGHT_ENDS) + len(THOUGHT_ENDS) :] if THOUGHT_ENDS in text else text
     return None if THOUGHT in spoken else spoken[end_of_other_thoughts(spoken) :]
 

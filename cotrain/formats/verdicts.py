@@ -201,8 +201,8 @@ def trim_span(span: Span) -> Span:
 
 
 def unbox_span(span: Span) -> Span:
-    r"""Return what a block says, without white space and the ornaments of GenPRM: ``**Judgement**: $\boxed{Yes}$`` →
-    ``Yes``."""
+    r"""The span of a block's content, without white space and the ornaments of GenPRM: ``**Judgement**: $\boxed{Yes}$``
+    → ``Yes``."""
     span = trim_span(span)
     for before, after in (("**Judgement**:", ""), ("$", "$"), ("\\boxed{", "}")):
         text = span.text

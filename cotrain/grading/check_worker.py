@@ -35,7 +35,8 @@ def load_check(target: str) -> Judging:
 
 
 def verdict_of(answer: object) -> Verdict:
-    """Return what such a function has given."""
+    """Return the verdict that a user's check function gave as ``answer``: a text is accepted, None refused, anything
+    else no verdict."""
     if answer is None:
         return False, None
     if not isinstance(answer, str) or not answer.strip():

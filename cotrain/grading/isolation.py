@@ -97,7 +97,7 @@ def sandbox_fault(kind: Kind) -> str | None:
 
 
 def ways_out(kind: Kind) -> list[str]:
-    """Return what this kind of sandbox leaves open here: "other files", "network", "Unix sockets"."""
+    """The things that this kind of sandbox leaves open here: "other files", "network", "Unix sockets"."""
     short = None if len(tempfile.gettempdir()) < _PATH_LENGTH else "/tmp"
     with tempfile.TemporaryDirectory(prefix="cotrain-", dir=short) as folder, ExitStack() as opened:
         os.chmod(folder, 0o755)

@@ -71,7 +71,7 @@ def load_judge() -> tuple[Callable[[str], object], Callable[[str, str], Verdict]
 
     @functools.lru_cache(maxsize=CACHED_GOLDS)
     def read_gold(text: str) -> tuple[Any, ...] | str:
-        """Return what it may be, or why it cannot be read."""
+        """Return the meanings that a gold answer may have, or the reason why it cannot be read."""
         try:
             return tuple(parse_answer(text))
         except guards.TooLarge:

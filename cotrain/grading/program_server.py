@@ -111,8 +111,8 @@ class ExamRun:
         self._text = b""
 
     def next_message(self, wait_s: float | None = None) -> dict[str, Any] | None:
-        """Return what the examiner says next; None where it says nothing for so long. Raises EOFError when it has
-        ended."""
+        """Return the examiner's next message; None where none comes within ``wait_s`` seconds. Raises EOFError when the
+        examiner has ended."""
         while b"\n" not in self._text:
             if not select.select([self._from], [], [], wait_s)[0]:
                 return None

@@ -71,7 +71,7 @@ def run_tests(channel: Channel, paper: str, program: str, deadline_s: float) -> 
 
 
 def _run_imports(statements: list[str]) -> dict[str, Any]:
-    """Return what these imports give; those of packages that are not here are passed over."""
+    """Run these imports and return the names that they bind; packages that are not installed are passed over."""
     names: dict[str, Any] = {}
     for statement in statements:
         with contextlib.suppress(ImportError):
@@ -90,7 +90,7 @@ class ProgramProxy:
         )
 
     def defined_names(self, wanted: list[str]) -> dict[str, Any]:
-        """Return what of these names the program has defined."""
+        """Return the values of those ``wanted`` names that the program has defined."""
         names = request_reply(self._channel, {"do": "names", "with": wanted}, self.perform_request)["gives"]
         if not isinstance(names, dict):
             raise Unreadable

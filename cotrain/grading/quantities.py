@@ -6,7 +6,7 @@ A ``Quantity`` is an exact number with a unit, or an expression with one behind 
   and 1 hour 30 minutes are 90;
 - a **counted thing** (9 apples, 9 gold stickers) equals another if the two share a word or one of them is a word for
   anything (9 pieces, 9 children); a measure is never a counted thing;
-- a **base** is a unit without factors: 1010_2 is not 1010_3.
+- a **base** is a unit that converts into no other base: 1010_2 is not 1010_3.
 
 Left out: prefixes beyond nano and giga, litres in gallons, months in days, Fahrenheit in Celsius.
 """
@@ -25,7 +25,7 @@ from itertools import pairwise
 from cotrain.grading.notation import without_separators
 
 LONGEST = 500  # characters of an answer that may have a unit
-DIGITS = 999  # largest power of ten of a plain number
+MAX_DIGITS = 999  # of a fraction's numerator and denominator together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Quantity:
 
 # -- units
 
-# dimension: name and its other names, and how many of the dimension's unit it has; …
+# A line is "dimension: NAME ALIAS … FACTOR; …". An inch is 127/5000 of the unit of length, the metre.
 _MEASURES = """
 length: m meter metre 1; in inch inches 127/5000; ft foot feet 381/1250; yd yard 1143/1250; mi mile 201168/125;
 micron 1/1000000
@@ -73,28 +73,28 @@ charge: coulomb 1
 bytes: byte 1
 degree: degree deg 1; arcmin arcminute 1/60; arcsec arcsecond 1/3600
 """
+# Measures that convert into no other. Names of one measure are joined by "=".
 _OWN = """ton acre euro=€=eur yen=¥=jpy rupee=₹=rs=inr=re yuan=rmb=cny peso franc radian=rad celsius=C
-fahrenheit=F kelvin=K tesla atm rpm knot"""  # measures that convert into no other
-_COMPOUND = {  # name: how many of which
-    name: measure
-    for names, measure in (
-        ("mph", "1 mile / hour"),
-        ("kph kmh kmph", "1 km / h"),
-        ("l L liter litre", "1 dm ^3"),
-        ("cc", "1 cm ^3"),
-        ("ha hectare", "10000 m ^2"),
-        ("N newton", "1 kg m / s ^2"),
-        ("Nm", "1 N m"),
-        ("J joule", "1 N m"),
-        ("W watt", "1 J / s"),
-        ("Wh", "1 W h"),
-        ("Pa pascal", "1 N / m ^2"),
-        ("bar", "100000 Pa"),
-    )
-    for name in names.split()
-}
+fahrenheit=F kelvin=K tesla atm rpm knot"""
+# Names → the number and the measure that one of them is.
+_COMPOUND_MEASURES = (
+    ("mph", "1 mile / hour"),
+    ("kph kmh kmph", "1 km / h"),
+    ("l L liter litre", "1 dm ^3"),
+    ("cc", "1 cm ^3"),
+    ("ha hectare", "10000 m ^2"),
+    ("N newton", "1 kg m / s ^2"),
+    ("Nm", "1 N m"),
+    ("J joule", "1 N m"),
+    ("W watt", "1 J / s"),
+    ("Wh", "1 W h"),
+    ("Pa pascal", "1 N / m ^2"),
+    ("bar", "100000 Pa"),
+)
+_COMPOUND = {name: measure for names, measure in _COMPOUND_MEASURES for name in names.split()}
 _POWERS = {"n": -9, "u": -6, "m": -3, "c": -2, "d": -1, "k": 3, "M": 6, "G": 9}
 _POWERS |= {"nano": -9, "micro": -6, "milli": -3, "centi": -2, "deci": -1, "kilo": 3, "mega": 6, "giga": 9}
+# A line is "PREFIXES: UNITS". Both mg and Mg are there; us (a microsecond) is not, as it is a word.
 _PREFIXED = """
 n u m c d k M: m
 n u m c d k M: g
@@ -106,8 +106,8 @@ micro: s m g F V A
 u m k: mol cal
 nano micro milli centi deci kilo mega giga: meter metre gram second liter litre newton joule watt pascal hertz volt \
 amp ampere byte mole electronvolt calorie ohm farad coulomb
-"""  # prefixes: the units that may have them; mg and Mg, and no us, which is a word
-_SYMBOLS = {"F": "farad", "C": "coulomb", "B": "byte"}  # with a prefix alone
+"""
+_SYMBOLS = {"F": "farad", "C": "coulomb", "B": "byte"}  # units only behind a prefix: mF, and not F
 LETTERS = frozenset("mgshtlLJWNVAKCF")  # units of one letter
 
 # Words that name anything that is counted.
@@ -131,8 +131,14 @@ seventeen eighteen nineteen"""
 _BASES = {word: str(base) for base, word in enumerate(_DIGIT_WORDS.split())}
 _NO_UNITS = frozenset(_VALUE_WORDS.split()) | _SCALES.keys() | _BASES.keys()
 _SIGNS = "£¥¢฿\u20a0-\u20c0"  # signs of currencies, € and ₹ among them
-_SCALE_OF_HEAT = re.compile(r"\s*(?:celsius|fahrenheit|[CFK]\b)", re.I)
-_TOKEN = re.compile(rf"\^\s*\{{?\s*(-?\d)\s*\}}?|([a-zA-Z${_SIGNS}]+)|(/)|([.,()·*\s]|\\cdot|-(?=[a-zA-Z]{{3}}))")
+_SCALE_OF_HEAT = re.compile(r"\s*(?:celsius|fahrenheit|[CFK]\b)", re.I)  # behind "degrees"
+# A token of a phrase such as "kg m / s^2" or "miles per hour".
+_TOKEN = re.compile(
+    r"\^\s*\{?\s*(?P<power>-?\d)\s*\}?"  # ^2, ^{-2}
+    rf"|(?P<word>[a-zA-Z${_SIGNS}]+)"  # km, per, $
+    r"|(?P<slash>/)"
+    r"|[.,()·*\s]|\\cdot|-(?=[a-zA-Z]{3})"  # between units; a hyphen only before a word: kilowatt-hours
+)
 
 
 @functools.cache
@@ -168,17 +174,22 @@ def _unit_named(name: str) -> Unit | None:
     known = _known_units().get(name)
     if known is not None:
         return known
-    if len(name) == 1 and unicodedata.category(name) == "Sc":
+    is_currency_sign = len(name) == 1 and unicodedata.category(name) == "Sc"
+    if is_currency_sign:
         return Unit(dimensions=((name, 1),))
     if name in _COMPOUND:
         times, _, phrase = _COMPOUND[name].partition(" ")
         measure = _parse_measure(phrase)
-        return measure and replace(measure, factor=measure.factor * Fraction(times))
+        if measure is None:
+            return None
+        return replace(measure, factor=measure.factor * Fraction(times))
     if name not in _prefixed_units():
         return None
     power, base = _prefixed_units()[name]
     unit = _unit_named(_SYMBOLS.get(base, base))
-    return unit and replace(unit, factor=unit.factor * Fraction(10) ** power)
+    if unit is None:
+        return None
+    return replace(unit, factor=unit.factor * Fraction(10) ** power)
 
 
 @functools.cache
@@ -203,10 +214,11 @@ def _parse_measure(phrase: str) -> Unit | None:
     last: Unit | None = None  # the unit that "squared" or "^2" would be of
     while token := _TOKEN.match(phrase, at):
         at = token.end()
-        power, word, slash, _ = token.groups()
+        power = token["power"]
+        word = token["word"]
         small = word.casefold() if word else ""
-        if slash or small == "per":
-            sign = -1
+        if token["slash"] or small == "per":
+            sign = -1  # for all that follows: m / s kg is m / (s kg)
             last = None
         elif small in ("square", "sq", "cubic", "cu"):
             ahead = 2 if small.startswith("sq") else 3
@@ -221,7 +233,7 @@ def _parse_measure(phrase: str) -> Unit | None:
             last = None
         elif word:
             if small in ("degree", "degrees") and _SCALE_OF_HEAT.match(phrase, at):
-                continue
+                continue  # "degrees Celsius": the scale is the unit
             last = _unit_of(word)
             if last is None:
                 return None
@@ -243,8 +255,7 @@ def _add_powers(unit: Unit, power: int, powers: Counter[str], factor: Fraction) 
 
 @functools.lru_cache(maxsize=4096)
 def parse_unit(phrase: str) -> Unit | None:
-    """The unit that a phrase behind a number names; None where it names none ("or 5"), a unit without words for
-    "units"."""
+    """The unit that a phrase behind a number names; None where it names none ("or 5")."""
     phrase = phrase.strip()
     if phrase.casefold() in _PER_CENT_WORDS:
         return PERCENT
@@ -252,15 +263,18 @@ def parse_unit(phrase: str) -> Unit | None:
     if measure is not None:
         return measure
     words = [word for word in _BETWEEN_WORDS.split(phrase) if word]
-    if not words or len(words) > 6 or not all(word.isalpha() for word in words):
+    is_sentence = len(words) > 6
+    if not words or is_sentence or not all(word.isalpha() for word in words):
         return None
     spellings = {word.casefold() for word in words} | {_singular_word(word) for word in words}
     if not _NO_UNITS.isdisjoint(spellings):
         return None
-    if words[0] == "and" or any(len(word) == 1 and word not in "aA" for word in words):
+    has_variable = any(len(word) == 1 and word not in "aA" for word in words)  # "apples x", but "dollars a day"
+    if words[0] == "and" or has_variable:
         return None
     if not any(len(word) > 2 for word in words):
         return None
+    # One measure among other words is the unit: "inches tall". "Feet per jump" and "square boxes" are counted things.
     units = [_unit_of(word) for word in words if len(word) > 2]
     measures = [unit for unit in units if unit is not None]
     if len(measures) == 1 and "per" not in words and words[0].casefold() not in ("square", "cubic", "sq"):
@@ -281,8 +295,9 @@ def unit_ratio(unit: Unit, other: Unit) -> Fraction | None:
     """How many of ``other`` one ``unit`` is; None where no factor converts them. 1 for two names of counted things that
     may be the same."""
     if unit.words and other.words:
-        same = unit.words & other.words or (unit.words | other.words) & _ANYTHING
-        return Fraction(1) if same else None
+        share_a_word = not unit.words.isdisjoint(other.words)
+        one_means_anything = not _ANYTHING.isdisjoint(unit.words | other.words)
+        return Fraction(1) if share_a_word or one_means_anything else None
     if unit.words or other.words:
         anything = (unit.words or other.words) <= _ANYTHING
         return Fraction(1) if anything else None
@@ -293,51 +308,87 @@ def unit_ratio(unit: Unit, other: Unit) -> Fraction | None:
 
 _PER_CENT_WORDS = ("%", "\\%", "percent", "per cent", "pct", "percentage", "percents")
 _BETWEEN_WORDS = re.compile(r"[\s()./,-]+|\^\s*\{?-?\d\}?")
+# Parts of the patterns below.
 _TEXT = r"\\(?:text|mbox|mathrm|textrm|textbf|textnormal|textit|operatorname|mathbf|rm)"
-_INSIDE = r"\{((?:[^{}]|\{[^{}]*\})*)\}"
-_POWER = r"(?:\s*\^\s*\{?\s*-?\d\s*\}?)?"
-_TEX_UNIT = re.compile(rf"(?:[\s/]*(?:\\cdot\s*|\*)?{_TEXT}\s*{_INSIDE}{_POWER})+\s*$")
-_TEX_WORDS = re.compile(rf"{_TEXT}\s*{_INSIDE}")
-_TEX_RATIO = re.compile(rf"\\frac\{{\s*{_TEXT}\s*{_INSIDE}\s*\}}\{{\s*{_TEXT}\s*{_INSIDE}({_POWER})\s*\}}\s*$")
-_DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?\s*(?:\{?\s*([CFK])\s*\}?)?$")
-_PER_CENT = re.compile(r"\s*(?:\\?%|(?i:percent|per cent|pct))$")
+_INSIDE = r"\{((?:[^{}]|\{[^{}]*\})*)\}"  # {…}, with braces of one more level in it; what is inside is a group
+_POWER = r"(?:\s*\^\s*\{?\s*-?\d\s*\}?)?"  # ^2, ^{-1} or nothing
+
+# Units in TeX.
+_TEX_UNIT = re.compile(rf"(?:[\s/]*(?:\\cdot\s*|\*)?{_TEXT}\s*{_INSIDE}{_POWER})+\s*$")  # 5 \text{m}/\text{s}^2
+_TEX_WORDS = re.compile(rf"{_TEXT}\s*{_INSIDE}")  # \text{cm}
+_TEX_RATIO = re.compile(  # 5 \frac{\text{m}}{\text{s}^2}
+    rf"\\frac\{{\s*{_TEXT}\s*{_INSIDE}\s*\}}\{{\s*{_TEXT}\s*{_INSIDE}({_POWER})\s*\}}\s*$"
+)
+_DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?\s*(?:\{?\s*(?P<scale>[CFK])\s*\}?)?$")  # 30^\circ, 30^{\circ} C
+_PER_CENT = re.compile(r"\s*(?:\\?%|(?i:percent|per cent|pct))$")  # 5\%, 5 percent
+
+# Units in words: "3 square feet", "5 (meters)", "60 km per h". At most 61 characters, so that a long text stays cheap.
 _WORDS_BEHIND = re.compile(
-    rf"(?<=[\d)}}\]a-zA-Z])\s+(\(?[a-zA-Z${_SIGNS}](?:[a-zA-Z{_SIGNS} ./^{{}}()\d*-]|\\cdot ){{0,60}})$"
+    r"(?<=[\d)}\]a-zA-Z])\s+"
+    rf"(?P<words>\(?[a-zA-Z${_SIGNS}]"
+    rf"(?:[a-zA-Z{_SIGNS} ./^{{}}()\d*-]|\\cdot ){{0,60}})$"
 )
+
+# Units right behind a digit: "5cm", "90km/h", "9.8m/s^2". Two letters that are as often two variables of a formula are
+# none: 5mg is 5 · m · g.
+_PRODUCTS_OF_LETTERS = r"(?:m[gsNJFC]|[cd]g|[nk]s|um|[du]l|[nu][NJWVAFC])"
 _ATTACHED = re.compile(
-    r"(?<=\d)\s?(?!(?:m[gsNJFC]|[cd]g|[nk]s|um|[du]l|[nu][NJWVAFC])$)\\?((?:/\s?(?=[a-zA-Z]{3}))?"
-    rf"[a-zA-Z${_SIGNS}]{{1,9}}"
-    r"(?:\^\{?\d\}?)?(?:/[a-zA-Z]{1,6}(?:\^\{?\d\}?)?)?)$"
+    rf"(?<=\d)\s?(?!{_PRODUCTS_OF_LETTERS}$)\\?"
+    r"(?P<unit>"
+    r"(?:/\s?(?=[a-zA-Z]{3}))?"  # a rate, by a word and no variable: 5/hour
+    rf"[a-zA-Z${_SIGNS}]{{1,9}}(?:\^\{{?\d\}}?)?"  # cm^2
+    r"(?:/[a-zA-Z]{1,6}(?:\^\{?\d\}?)?)?"  # /s^2
+    r")$"
 )
+
+# The sign or the code of a currency before a number: $5, -$5, US\$5, €5, USD 5.
 _CURRENCY = re.compile(
-    rf"^([-+]?)\s*(?:(?:[A-Z]{{1,3}})?\\?(\$)|([{_SIGNS}])|(USD|EUR|GBP|INR|JPY|Rs\.?)\s?(?=[\d.]))\s*([-+]?)(?=[\d.])"
+    r"^(?P<sign>[-+]?)\s*"
+    r"(?:(?:[A-Z]{1,3})?\\?(?P<dollar>\$)"
+    rf"|(?P<symbol>[{_SIGNS}])"
+    r"|(?P<code>USD|EUR|GBP|INR|JPY|Rs\.?)\s?(?=[\d.]))"
+    r"\s*(?P<sign_behind>[-+]?)(?=[\d.])"
 )
-_BASE = re.compile(
-    rf"\s*(?:_\s*\{{?\s*\(?\s*(?:{_TEXT}\s*\{{\s*)?(\d+|[a-z]+)\s*\}}?\s*\)?\s*\}}?"
-    rf"|\(?(?:{_TEXT}\s*\{{\s*)?\(?\s*(?:in\s+)?base[\s-]*\}}?\s*\{{?(\d+|[a-z]+)\}}?\)?)\s*\}}?$"
+
+# The base behind a number.
+_SUBSCRIPT = re.compile(  # 1010_2, 1010_{2}, 1010_{\text{two}}, 1010_{(2)}
+    rf"\s*_\s*\{{?\s*\(?\s*(?:{_TEXT}\s*\{{\s*)?(?P<base>\d+|[a-z]+)\s*\}}?\s*\)?\s*\}}?\s*\}}?$"
 )
-_IN_A_BASE = re.compile(rf"-?(?:[\dA-Z]*\d[\dA-Z]*(?:\.[\dA-Z]+)?|{_TEXT}\s*\{{[\dA-Z]+\}})")
+_BASE_IN_WORDS = re.compile(  # 1010 base 2, 1010 (in base two), 1010 \text{ base } 2
+    rf"\s*\(?(?:{_TEXT}\s*\{{\s*)?\(?\s*(?:in\s+)?base[\s-]*\}}?\s*\{{?(?P<base>\d+|[a-z]+)\}}?\)?\s*\}}?$"
+)
+_IN_A_BASE = re.compile(rf"-?(?:[\dA-Z]*\d[\dA-Z]*(?:\.[\dA-Z]+)?|{_TEXT}\s*\{{[\dA-Z]+\}})")  # 1A3, 10.1, \text{1A}
+# A hexadecimal number has a digit or begins with two capitals, so that no word such as "face" is one: 1a3, FACE.
 _HEXADECIMAL = re.compile(rf"-?(?:(?=[\da-fA-F]*\d|[A-F]{{2}})[\da-fA-F]+|{_TEXT}\s*\{{[\da-fA-F]+\}})")
-_AND = re.compile(r"\s*(?:,\s*(?:and\s|or\s)?|\s(?:and|or)\s)\s*")
-_PART = re.compile(  # one term of a sum: number, unit, and what stands behind it
-    r"(\d{1,9}(?:,\d{3})*(?:\.\d{1,9})?)(\s*(?:\\(?:text|mathrm)\s*\{\s*)?)([a-zA-Z]+)"
-    r"(\.?(?:,?\s+and(?=\s*\}))?(?:\s*\})?(?:\s*(?:,\s*(?:and\s)?|and\s|\\text\s*\{\s*and\s*\})?\s*(?=\d)|\Z))"
+
+# Several quantities.
+_AND = re.compile(r"\s*(?:,\s*(?:and\s|or\s)?|\s(?:and|or)\s)\s*")  # between those of a list: 5 cm, 6 cm and 7 cm
+_PART = re.compile(  # a term of a sum with all up to the next: "2 hours, and " of "2 hours, and 30 minutes"
+    r"(?P<number>\d{1,9}(?:,\d{3})*(?:\.\d{1,9})?)"
+    r"\s*(?:\\(?:text|mathrm)\s*\{\s*)?"  # \text{
+    r"(?P<unit>[a-zA-Z]+)"
+    r"\.?(?:,?\s+and(?=\s*\}))?(?:\s*\})?"  # ". and}" of a unit in \text{…}
+    r"(?:\s*(?:,\s*(?:and\s)?|and\s|\\text\s*\{\s*and\s*\})?\s*(?=\d)|\Z)"  # before the next number, or the end
 )
-_ARC = re.compile(r"(\d+)\s*\^\s*\{?\s*\\circ\s*\}?\s*(\d+)\s*'(?:\s*(\d+(?:\.\d+)?)\s*(?:''|\"))?\Z")
+_ARC = re.compile(r"(\d+)\s*\^\s*\{?\s*\\circ\s*\}?\s*(\d+)\s*'(?:\s*(\d+(?:\.\d+)?)\s*(?:''|\"))?\Z")  # 5^\circ 6' 7"
 _PRIMES = re.compile(r"(\d+)\s*'\s*(\d+(?:\.\d+)?)\s*(?:''|\")?\Z")  # 5'6", 5'6, 6'30
-_SENTENCE = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{3}")
-_SCALE = re.compile(rf"^[\s~]*(?:{_TEXT}\s*\{{\s*)?({'|'.join(_SCALES)})s?\b\s*", re.I)
+
+# Numbers.
+_HAS_WORD = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{3}")  # three letters that are no command of TeX
+_SCALE = re.compile(rf"^[\s~]*(?:{_TEXT}\s*\{{\s*)?({'|'.join(_SCALES)})s?\b\s*", re.I)  # " million dollars"
 _NUMBER = re.compile(
-    r"([-+]?)\s*(?:"
-    r"(\d[\d,]*(?:\.\d*)?|\.\d+)(?:\s*(?:\\times|\\cdot|x)\s*10\s*\^\s*\{?\s*([-+]?\d{1,3})\s*\}?)?"
-    r"|10\s*\^\s*\{\s*([-+]?\d{1,3})\s*\}"
-    r"|\\frac\{\s*(-?)\s*(\d+)\s*\}\{\s*(\d+)\s*\}|(\d+)\s*/\s*(\d+))"
+    r"(?P<sign>[-+]?)\s*(?:"
+    r"(?P<digits>\d[\d,]*(?:\.\d*)?|\.\d+)"  # 1,234.5
+    r"(?:\s*(?:\\times|\\cdot|x)\s*10\s*\^\s*\{?\s*(?P<power>[-+]?\d{1,3})\s*\}?)?"  # 3 \times 10^{8}
+    r"|10\s*\^\s*\{\s*(?P<ten>[-+]?\d{1,3})\s*\}"  # 10^{-3}
+    r"|\\frac\{\s*(?P<minus>-?)\s*(?P<frac_top>\d+)\s*\}\{\s*(?P<frac_bottom>\d+)\s*\}"  # \frac{-1}{2}
+    r"|(?P<slash_top>\d+)\s*/\s*(?P<slash_bottom>\d+))"  # 1/2
 )
 
 
 def parse_quantity(tex: str) -> Quantity:
-    r"""What an answer of ``write_tex`` says. The unit is looked for behind a plain number, and in ``\text{…}`` or by
-    its name behind any expression."""
+    r"""Parse an answer in the TeX of ``latex.py: write_tex``. The unit is looked for behind a plain number, and in
+    ``\text{…}`` or by its name behind any expression."""
     in_base = _in_a_base(tex)
     if in_base is not None:
         return in_base
@@ -356,9 +407,9 @@ def parse_quantity(tex: str) -> Quantity:
 
 def _amount_of_money(tex: str, money: re.Match[str]) -> Quantity:
     """A number behind the sign of a currency, with what stands behind it: $18, $18 a day, $18 dollars."""
-    sign, dollar, other_sign, code, sign_behind = money.groups()
-    unit = parse_unit(dollar or other_sign or code.removesuffix("."))
-    amount = _with_unit(sign + sign_behind + tex[money.end() :])
+    unit = parse_unit(money["dollar"] or money["symbol"] or money["code"].removesuffix("."))
+    sign = money["sign"] + money["sign_behind"]  # -$5, $-5
+    amount = _with_unit(sign + tex[money.end() :])
     if unit is not None and amount.unit is not None:
         behind = amount.unit.dimensions
         is_rate = bool(behind) and all(power < 0 for _, power in behind)  # a day
@@ -387,17 +438,18 @@ def _sum_of(tex: str) -> Quantity | None:
         return None
     tex = _ARC.sub(_write_arc, tex)
     tex = _PRIMES.sub(_write_primes, tex)
-    parts = _PART.findall(tex)
-    if len(parts) < 2 or "".join(map("".join, parts)) != tex:
+    parts = list(_PART.finditer(tex))
+    covers_all = "".join(part[0] for part in parts) == tex
+    if len(parts) < 2 or not covers_all:
         return None
     units = []
     total = Fraction(0)
-    for number, _, name, *_ in parts:
-        unit = _unit_of(name)
+    for part in parts:
+        unit = _unit_of(part["unit"])
         if unit is None:
             return None
         units.append(unit)
-        total += Fraction(number.replace(",", "")) * unit.factor
+        total += Fraction(part["number"].replace(",", "")) * unit.factor
     if any(unit_ratio(unit, following) is None for unit, following in pairwise(units)):
         return None  # they are of two kinds
     if any(unit.factor <= following.factor for unit, following in pairwise(units)):
@@ -420,14 +472,16 @@ def _write_primes(match: re.Match[str]) -> str:
 
 
 def _in_a_base(tex: str) -> Quantity | None:
-    match = _BASE.search(tex)
+    """A number with the base that it is written in: "1010_2", "FF base 16"."""
+    match = _SUBSCRIPT.search(tex) or _BASE_IN_WORDS.search(tex)
     if match is None:
         return None
-    base_text = match[1] or match[2]
+    base_text = match["base"]
     base = base_text if base_text.isdigit() else _BASES.get(base_text, "")
     body = tex[: match.start()].strip().removeprefix("(").removesuffix(")")
     digits = _HEXADECIMAL if base == "16" else _IN_A_BASE
-    if not base or not 2 <= int(base[:4]) <= 36 or not digits.fullmatch(body):
+    is_known_base = bool(base) and 2 <= int(base[:4]) <= 36  # four digits show that it is too large
+    if not is_known_base or not digits.fullmatch(body):
         return None
     body = _TEX_WORDS.sub(r"\1", body).upper()
     has_letters = not body.lstrip("-").replace(".", "").isdigit()
@@ -459,7 +513,7 @@ def _with_unit(tex: str) -> Quantity:
         return Quantity(tex=body + "\\%", unit=PERCENT, value=_plain_number(body))
     degrees = _DEGREES.search(tex)
     if degrees:
-        scale = {"C": "celsius", "F": "fahrenheit", "K": "kelvin"}.get(degrees[1] or "", "degree")
+        scale = {"C": "celsius", "F": "fahrenheit", "K": "kelvin"}.get(degrees["scale"] or "", "degree")
         return _measured_quantity(tex[: degrees.start()], parse_unit(scale))
     in_tex = _TEX_UNIT.search(tex)
     if in_tex and in_tex.start() > 0:
@@ -484,16 +538,18 @@ def _with_tex_unit(tex: str, unit: re.Match[str]) -> Quantity:
 def _with_words_behind(tex: str) -> Quantity | None:
     """A unit in words behind a blank: "3 feet", "x cm"."""
     match = _WORDS_BEHIND.search(tex)
-    if match is None or match[1].count("(") != match[1].count(")"):
+    if match is None:
+        return None
+    phrase = match["words"]
+    if phrase.count("(") != phrase.count(")"):
         return None
     body = tex[: match.start()]
-    words = match[1]
     if _plain_number(body) is not None:
-        return _scaled_quantity(body, words, tex)
-    unit = parse_unit(words)
+        return _scaled_quantity(body, phrase, tex)
+    unit = parse_unit(phrase)
     is_measure = unit is not None and bool(unit.dimensions)
-    is_letter_or_bracket = len(words) == 1 or words[0] == "("
-    if not is_measure or is_letter_or_bracket or _SENTENCE.search(body):
+    is_letter_or_bracket = len(phrase) == 1 or phrase[0] == "("
+    if not is_measure or is_letter_or_bracket or _HAS_WORD.search(body):
         return None
     return _measured_quantity(body, unit)
 
@@ -503,8 +559,9 @@ def _with_attached_unit(tex: str) -> Quantity | None:
     match = _ATTACHED.search(tex)
     if match is None:
         return None
-    unit = _parse_measure(match[1])
-    is_letter = len(match[1]) == 1 and match[1].isalpha()
+    unit_text = match["unit"]
+    unit = _parse_measure(unit_text)
+    is_letter = len(unit_text) == 1 and unit_text.isalpha()
     if unit is None or is_letter:
         return None
     return _measured_quantity(tex[: match.start()], unit)
@@ -544,18 +601,18 @@ def _plain_number(body: str) -> Decimal | Fraction | None:
     match = _NUMBER.fullmatch(body.strip())
     if match is None:
         return None
-    sign, digits, power, ten, minus, top, bottom, above, below = match.groups()
-    if digits:
-        digits = without_separators(digits)
+    sign = match["sign"]
+    if match["digits"]:
+        digits = without_separators(match["digits"])
         if "," in digits:
             return None
-        return Decimal(f"{sign}{digits}e{power or 0}")
-    if ten:
-        return Decimal(f"{sign}1e{ten}")
-    numerator = top or above
-    denominator = bottom or below
-    if len(numerator) + len(denominator) > DIGITS or not int(denominator):
+        return Decimal(f"{sign}{digits}e{match['power'] or 0}")
+    if match["ten"]:
+        return Decimal(f"{sign}1e{match['ten']}")
+    numerator = match["frac_top"] or match["slash_top"]
+    denominator = match["frac_bottom"] or match["slash_bottom"]
+    if len(numerator) + len(denominator) > MAX_DIGITS or not int(denominator):
         return None
-    is_negative = (sign == "-") != (minus == "-")
+    is_negative = (sign == "-") != (match["minus"] == "-")
     value = Fraction(int(numerator), int(denominator))
     return -value if is_negative else value

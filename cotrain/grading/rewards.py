@@ -50,9 +50,10 @@ def grade_response(gold: str, response: str, answer: str | None = None) -> Grade
     """Is the answer in this text right?
 
     Args:
-        gold: the reference answer alone. response: the whole text that a model wrote. answer: how the text gives its
-        answer, as ``--answer-format``: "tags", "boxed", "hash", "phrase", "last-number" or a
-            pattern; None: in tags, in a box, behind #### or behind "the answer is".
+        gold: the reference answer alone.
+        response: the whole text that a model wrote.
+        answer: how the text gives its answer, as ``--answer-format``: "tags", "boxed", "hash", "phrase", "last-number"
+            or a pattern; None: in tags, in a box, behind #### or behind "the answer is".
 
     Returns:
         True or False; None with a reason where the grader failed. A text without an answer is False.

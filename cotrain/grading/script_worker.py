@@ -76,8 +76,8 @@ def _flush(stream: object) -> None:
 
 
 def receive_result(channel: Channel, nothing: str, program: str, deadline_s: float) -> Verdict:
-    """Return what the program's process says of it: True and what was printed, or False, the reason and what was
-    printed."""
+    """Have a program run in its process and return the verdict: True and the output, or False and the reason, a line
+    break and the output."""
     try:
         channel.send({"program": program, "deadline_s": deadline_s})
         said = channel.receive().get("gives")
@@ -109,7 +109,8 @@ class Page:
         os.dup2(self._writing, number)
 
     def close(self) -> str:
-        """Return what was written: its first ``MAX_OUTPUT`` characters, and ``CUT`` where there were more."""
+        """End the capture and return the output: its first ``MAX_OUTPUT`` characters, and ``CUT`` where there were
+        more."""
         for stream in (self.stream, self._binary, sys.__stdout__):
             _flush(stream)
         with contextlib.suppress(OSError):
@@ -133,7 +134,7 @@ class Page:
 
 
 def _decode_output(written: bytes) -> str:
-    """Return what was written, with a mark in the place of bytes that are no text."""
+    """Decode the output, with a mark in the place of bytes that are no text."""
     try:
         return written.decode("utf-8", "surrogatepass")  # half a pair is shown as one mark later on
     except UnicodeDecodeError:

@@ -75,7 +75,7 @@ class StepChecker:
         return {"command": self._command}
 
     async def check(self, problem: str, steps: tuple[str, ...], answer: str | None) -> CheckedSteps | str:
-        """Return what the program says; or why it says nothing: "checker: " and "timeout", "died", "memory",
+        """Return the program's verdicts; or the reason why there are none: "checker: " and "timeout", "died", "memory",
         "processes" or "unreadable line", or "question too long"."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._ask, problem, steps, answer)
 

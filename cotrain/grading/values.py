@@ -98,7 +98,7 @@ class ValueCodec:
         return {self._mine: self._numbers[id(value)]}
 
     def read_value(self, written: Any) -> Any:
-        """Return what ``write_value`` of the other side wrote. Raises Unreadable."""
+        """Read a value that ``write_value`` of the other side wrote. Raises Unreadable."""
         try:
             return self._read_content(written)
         except (TypeError, ValueError, KeyError, IndexError, ArithmeticError, AttributeError) as error:

@@ -1,8 +1,8 @@
 """The Engine contract: who turns prompts into completions, whatever it runs on.
 
 Every request names its policy and gets back the version that answered; an unknown policy is an error, never some
-other weights. An engine forms its batches only when ``advance`` is called, which the executor does when no coroutine
-can run on: what shares a batch then depends on the work and not on the clock.
+other weights. An engine forms its batches only when ``advance`` is called, which the runner of the rollouts does when
+no coroutine can run on: what shares a batch then depends on the work and not on the clock.
 """
 
 from __future__ import annotations
@@ -116,13 +116,12 @@ class MemoryLimitedEngine(Engine, Protocol):
     """One that does with less at a time where memory runs out."""
 
     def limits(self) -> dict[str, int]:
-        """Return what it does at a time (rows, or tokens of a pass that scores), of the policies for which memory has
-        run out."""
+        """The limits of the policies for which memory has run out: rows at a time, or tokens of a pass that scores."""
         ...
 
     def set_limits(self, limits: Mapping[str, int]) -> None:
-        """Set what ``limits`` gave; policies that it does not name do as much at a time as at the start. No row
-        runs."""
+        """Restore limits that ``limits()`` returned; policies that are not named get the limits of the start. No row
+        may be running."""
         ...
 
 

@@ -12,7 +12,7 @@ when asked for, and tests record them with a tape of torch operations.
 Weights are read where they lie; when they, or the storage, have moved, recordings are thrown away. If a recording
 fails, steps run unrecorded from then on: one warning, with the reason, and ``unrecorded_steps`` counts them.
 
-Left out: giving memory back between plays, but to another model; speculative decoding; TF32 (float32 stays float32).
+Left out: giving memory back between rollouts, but to another model; speculative decoding; TF32 (float32 stays float32).
 """
 
 from __future__ import annotations

@@ -50,7 +50,11 @@ _SCALE = 2.0**50  # scale of probabilities as integers; sums stay below 2**51, w
 def hash_counter(seeds: Tensor, positions: Tensor) -> Tensor:
     """Output number ``positions`` (from 0) of SplitMix64 started at ``seeds``, as the int64 with the same 64 bits.
 
-    Args: seeds [B] int64; positions [B] int64, non-negative. Products and sums wrap around, as in C with uint64.
+    Args:
+        seeds: ``[B]`` int64.
+        positions: ``[B]`` int64, non-negative.
+
+    Products and sums wrap around, as in C with uint64.
     """
     z = seeds + (positions + 1) * _signed_int64(GAMMA)
     z = (z ^ _shift_right(z, 30)) * _signed_int64(_FIRST)

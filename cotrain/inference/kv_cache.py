@@ -106,9 +106,12 @@ def attend(
 ) -> tuple[Tensor, None]:
     """Attention of one query token per line, in the form that transformers calls attention functions.
 
-    Args: query [L, heads, 1, head_dim]; key [L, K, 1, head_dim] with ``DecodeReads``, which hold all else; scores
-    become softcap · tanh(score / softcap) (Gemma 2). Returns [L, 1, heads, value's head_dim]. Raises ModelError for
-    what it cannot compute.
+    Args:
+        query: ``[L, heads, 1, head_dim]``.
+        key: ``[L, K, 1, head_dim]`` with ``DecodeReads``, which hold all else.
+        softcap: scores become softcap · tanh(score / softcap) (Gemma 2).
+
+    Returns ``[L, 1, heads, value's head_dim]``. Raises ModelError for what it cannot compute.
     """
     reads: DecodeReads | None = getattr(key, _READS, None)
     problems = [name for name in ("s_aux", "position_bias") if options.get(name) is not None]
@@ -431,8 +434,8 @@ class SharedPrefixCache(Cache):
         )
 
     def _mask_window(self, layer: DecodeReads, window: int, device: torch.device) -> _WindowMasks:
-        """Return what the coming step must not read in a layer with a window. The lines of a tile entered together, so
-        they are as long as each other."""
+        """The masks of what the coming step must not read in a layer with a window. The lines of a tile entered
+        together, so they are as long as each other."""
         heads = len(layer.keys) // len(self.starts)
         longest = layer.prompts.keys.shape[1]
         own_distance = self.cursor - torch.arange(self.own.columns, device=device)

@@ -1,8 +1,8 @@
 """A cache of keys and values of finished requests: the next turn of a conversation computes only its new tokens.
 
 They are kept by the address of the request, and found by the one that names it in ``Request.continues``; the oldest go
-first when there are too many tokens. So what is found depends on the work alone: whatever an earlier play left behind
-is older than all of this one's, and goes before it. New weights empty it.
+first when there are too many tokens. So what is found depends on the work alone: whatever earlier rollouts left behind
+is older than all that these leave, and goes before it. New weights empty it.
 
 Left out: sharing the trunk of several continuations in memory; each entry is whole.
 """

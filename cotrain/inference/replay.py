@@ -1,6 +1,6 @@
 """An engine without a model: it answers requests from what a run's ledger recorded.
 
-With it the same protocol can be played again, for a debugger, for another reward or another parser, without weights
+With it the same protocol can be run again, for a debugger, for another reward or another parser, without weights
 and in no time. A request whose prompt is not the recorded one means that protocol, templates or tasks have changed; it
 is refused, since the recorded answer belongs to another question.
 """

@@ -159,9 +159,13 @@ def attend_slots(
 ) -> tuple[Tensor, None]:
     """Attention of one query token per line, in the form that transformers calls attention functions.
 
-    Args: query [lines, heads, 1, head_dim]; key and value [lines, K, columns, …]; mask as ``StaticCache.view`` gives
-    it. Query heads of one key head are queries of one head, so keys are not repeated. Returns [lines, 1, heads, value's
-    head_dim]. Raises ModelError for what it cannot compute.
+    Args:
+        query: ``[lines, heads, 1, head_dim]``. Query heads of one key head are queries of one head, so keys are not
+            repeated.
+        key, value: ``[lines, K, columns, …]``.
+        attention_mask: as ``StaticCache.view`` gives it.
+
+    Returns ``[lines, 1, heads, value's head_dim]``. Raises ModelError for what it cannot compute.
     """
     problems = [name for name in ("s_aux", "position_bias") if options.get(name) is not None]
     problems += ["a soft cap"] * (softcap is not None)

@@ -10,7 +10,7 @@ left out (each is a method of its own, so that a test can leave it out):
     rows without one      next to rows with adapters get the last slot's, on a CPU  → ``_slot_count``
 
 The prefix cache is also emptied whenever nothing runs: what is in it then follows from the requests that run together,
-and a play that is made again after a loss gives the same bits.
+and rollouts that are sampled again after a loss give the same bits.
 
 Draws come from vLLM's own generator, one for each request, seeded with the request's seed; they are not those of
 ``decode_batch.py``. Left out: chunked prefill (a seeded request crashes under it on a CPU), vLLM's asynchronous

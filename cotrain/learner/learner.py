@@ -91,7 +91,7 @@ class TorchLearner(PolicyClient):
                 the gradients for each term but the last); None: when an update has several terms, roles that share
                 weights, and not more than ``MOST_APART``.
             activate: called before each pass, to select the adapter of this policy on a shared base.
-            scorer: called as ``Scorer``.
+            scorer: makes the scorer of the model; takes the arguments of ``Scorer``.
             reset_every: updates of one iteration. Each iteration begins with a new optimiser and a new warm-up; 0:
                 there is only one iteration.
             reset_to_start: keep a copy of the initial weights, so that ``reset_weights`` can restore them.

@@ -75,7 +75,8 @@ class Scorer:
             from cotrain.models.activation_checkpointing import check_recompute
 
             check_recompute(model)
-        self.shared = head == "lm" and can_branch(model)  # True: the shared layout of ``batching.py``
+        # True: sequences share common prefixes, in the shared layout of ``batching.py``.
+        self.shared = head == "lm" and can_branch(model)
         if head == "lm":
             self._find_layers()
 
@@ -93,7 +94,8 @@ class Scorer:
             if self.head != "lm":
                 with self._recompute_activations(self.model):
                     values = self.model(input_ids=inputs.input_ids)  # [B, L]
-                flat = _at_least_float32(values[inputs.row, inputs.column])[inputs.source]
+                at_places = _at_least_float32(values[inputs.row, inputs.column])  # [U], places that predict tokens
+                flat = at_places[inputs.source]  # [N], sampled tokens
                 flat_entropy = None
             else:
                 hidden = self._hidden_states(inputs)  # [B, L, H]
@@ -118,9 +120,9 @@ class Scorer:
                 return results
 
     def halve_batches(self, passes: Sequence[Sequences], error: BaseException) -> None:
-        """Halve ``micro_tokens`` after memory ran out in one of these passes: to half of the tokens of the largest pass
-        of several sequences. Raises ``error`` itself if it is not about memory, and ConfigError if every pass has one
-        sequence already."""
+        """Lower ``micro_tokens`` after memory ran out in one of these passes, to half of the tokens of the largest pass
+        that has several sequences, or to half of itself where that is less. Raises ``error`` itself if it is not about
+        memory, and ConfigError if every pass has one sequence already."""
         if not out_of_memory(error):
             raise error
 
@@ -146,11 +148,11 @@ class Scorer:
     ) -> list[torch.Tensor] | None:
         """The log-probabilities of each sequence; None if memory ran out."""
         context = context_tokens or [()] * len(sequences)
-        inputs = []
+        inputs_to_plan = []  # (prompt ids, sampled ids with the context between them)
         for (prompt_ids, token_ids), own_context in zip(sequences, context, strict=True):
             ids, _ = with_context(token_ids, own_context)
-            inputs.append((prompt_ids, ids))
-        plan = batches_of(inputs, micro_tokens=self.micro_tokens, shared=self.shared)
+            inputs_to_plan.append((prompt_ids, ids))
+        plan = batches_of(inputs_to_plan, micro_tokens=self.micro_tokens, shared=self.shared)
         results = [torch.zeros(len(token_ids)) for _, token_ids in sequences]
         self.model.eval()
         try:
@@ -165,7 +167,7 @@ class Scorer:
                         shared=self.shared,
                     )
                     predictions, _ = self.predict(move_to(forward_input, self.device))
-                    if not is_counted:
+                    if not is_counted:  # a batch that is repeated, as all ranks run the same number of passes
                         continue
                     on_cpu = predictions.float().cpu()
                     for b, i in enumerate(indices):
@@ -178,6 +180,7 @@ class Scorer:
         else:
             return self.complete_logprobs(results)
 
+        # Behind the handler, where ``error`` no longer holds the tensors of its frames.
         release_gpu_cache(self.device)
         return None
 
@@ -223,10 +226,10 @@ class Scorer:
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Hidden states of places ``[U, H]`` → log-probabilities and entropies of sampled tokens ``[N]``.
 
-        All places at once if their logits are at most ``logits_at_once`` numbers. Else in slices of sampled tokens; in
-        a slice each token has a row of logits of its own, even if two are predicted from one place."""
+        All places at once if their logits are at most ``logits_at_once`` numbers. Else in slices of sampled tokens,
+        where the logits of a place that predicts two tokens are computed once for each of them."""
         slice_length = max(1, self.logits_at_once // self._vocabulary)
-        compute = partial(_place_logprobs, self._output, self._finish)
+        compute = partial(_logprobs_at_places, self._output, self._finish)
         if len(hidden) <= slice_length:
             return compute(hidden, inputs.source, inputs.targets, inputs.temperatures, entropy)
 
@@ -235,6 +238,7 @@ class Scorer:
         slices = zip(inputs.source.split(slice_length), inputs.targets.split(slice_length), strict=True)
         for source, targets in slices:
             temperatures = None if inputs.temperatures is None else inputs.temperatures[source]
+            # ``hidden[source]`` has a row for each token of the slice, so token i is predicted at place i.
             own_place = torch.arange(len(source), device=source.device)
             arguments = (hidden[source], own_place, targets, temperatures, entropy)
             if torch.is_grad_enabled():  # keep no logits: they are computed again in the backward pass
@@ -273,7 +277,8 @@ class Scorer:
             own_logits = output_logits if finish is None else finish(output_logits)
             same_shape = own_logits.shape == model_logits.shape
             is_near = same_shape and (own_logits - model_logits).abs().max() <= tolerance
-            if is_near or not bool(model_logits.isfinite().all()):  # infinite or NaN logits cannot be compared
+            # Infinite or NaN logits cannot be compared: then the first candidate is taken, a configured cap first.
+            if is_near or not bool(model_logits.isfinite().all()):
                 self._finish = finish
                 return
         raise ModelError(
@@ -313,7 +318,7 @@ def _scale_and_cap(logits: torch.Tensor, *, scale: float, cap: float | None) -> 
     return cap * torch.tanh(logits / cap)
 
 
-def _place_logprobs(
+def _logprobs_at_places(
     output: nn.Module,
     finish: Finish | None,
     hidden: torch.Tensor,

@@ -1,4 +1,4 @@
-"""Measures on held-out problems, from the episodes that were played on them: solvers, verifiers, and one for the
+"""Measures on held-out problems, from the episodes that were collected on them: solvers, verifiers, and one for the
 other.
 
 A ``Measure`` is a function from episodes to ``{key: Estimate}``: it counts per task, and ``clusters`` makes the
@@ -235,7 +235,7 @@ def _observation_count(statistic: Statistic, name: str, total: Mapping[str, floa
 
 
 def review_counts(traces: Sequence[Trace]) -> dict[str, float]:
-    """Return what reviews contribute; those of which nobody knows whether they are right contribute nothing."""
+    """Return the sums of the counts of reviews; a review of which it is unknown whether it is right counts nothing."""
     return sum_counts([_review_row(trace) for trace in traces])
 
 
@@ -254,8 +254,8 @@ def _review_row(trace: Trace) -> dict[str, float]:
 
 
 def _step_counts(trace: Trace, truth: bool | None, verdict: bool | None) -> dict[str, float]:
-    """Return what it says of the steps: nothing in a format without steps, or with other ones (``aligned`` counts
-    those); a review that cannot be read is wrong about each."""
+    """The counts of a review's step verdicts. They are 0 in a format without steps and where the steps are other ones
+    (``aligned`` counts the reviews that have the same); a review that cannot be read is wrong about each step."""
     ok = STEP_OK.of(trace)
     verdicts = VERDICTS.of(trace)
     row = confusion_counts([], "step_") | dict.fromkeys(("error_hit", "errors", "clean_hit", "clean"), 0.0)

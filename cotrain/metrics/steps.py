@@ -1,6 +1,6 @@
 """One flat row a training step: what each role said and earned, against the truth.
 
-Keys are ``{role}/…`` for what was played, ``{objective}/…`` for credit and ``{policy}/…`` for what was learned;
+Keys are ``{role}/…`` for what was sampled, ``{objective}/…`` for credit and ``{policy}/…`` for what was learned;
 ``table`` has a line for each. Every function takes the traces of one role in one step; what is undefined is left out.
 Tokens and lengths are those of training sequences. Answers, verdicts, rewards and notes are those of trajectories: one
 value for all that was paid as one (``heldout.trajectories_in``).
@@ -280,9 +280,9 @@ def metadata_figures(traces: Sequence[Trace]) -> Figures:
 
 
 def reward_gap(episodes: Sequence[Episode]) -> float | None:
-    """Return what the verifiers said of the solutions minus what is true: verdicts CORRECT minus right ones, over
-    readable reviews. Positive when the solver is believed more than it deserves. None when nothing was judged. Verdicts
-    on other reviews or on questions do not count, and neither do those of a hidden audit, which pay nobody."""
+    """Return the rate of CORRECT verdicts minus the rate of right solutions, over readable reviews. Positive when the
+    solver is believed more than it deserves. None when nothing was judged. Verdicts on other reviews or on questions do
+    not count, and neither do those of a hidden audit, which pay nobody."""
     total = review_counts([t for e in episodes for t in _reviews_of_solutions(trajectories_in(e))])
     gap = float(GAP(sums_of(total))) if total else math.nan
     return None if math.isnan(gap) else gap
@@ -301,8 +301,8 @@ def _reviews_of_solutions(traces: Sequence[Trace]) -> list[Trace]:
 
 
 def credit_row(objective: str, figures: Mapping[str, float], dropped: Mapping[str, int], samples: int) -> MetricsRow:
-    """Return what credit reports, and how many samples it made, as keys. Traces and rewards are put under ``credit/``:
-    a role and an objective may have one name."""
+    """Return the figures of credit, and the number of samples it made, as a row of metrics. Traces and rewards are put
+    under ``credit/``: a role and an objective may have one name."""
     row: MetricsRow = {}
     for key, value in figures.items():
         if key == "traces" or key.startswith("reward/"):

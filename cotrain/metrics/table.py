@@ -395,8 +395,8 @@ def labelled_metric(name: str, values: Iterable[float] = ()) -> Metric:
 
 
 def limits_of(name: str, values: Iterable[float] = ()) -> Range:
-    """Return what a metric can be: its intervals end there, and those of its changes at their distance. A name that the
-    table does not have is a share where ``meaning`` takes it for one."""
+    """The range of values of a metric: its intervals end there, and those of its changes at the distance of the two
+    ends. A name that the table does not have is a share where ``meaning`` takes it for one."""
     metric = metric_named(name)
     if metric is not None:
         return metric.limits

@@ -91,7 +91,8 @@ ENDLESS_DIGESTED = 16  # the same of an endless one
 
 
 def digest_of_corpus(corpus: Corpus) -> str:
-    """Return what tells this corpus from another one: its size, and a hash of its items, or of many of them."""
+    """Return a digest that tells this corpus from another one: its size, and a hash of its items, or of many of
+    them."""
     count = ENDLESS_DIGESTED if corpus.size is None else min(corpus.size, MOST_DIGESTED)
     size = count if corpus.size is None else corpus.size
     digest = hashlib.blake2b(digest_size=16)
@@ -219,7 +220,7 @@ def _epoch_order(size: int, epoch: int, seed: int) -> list[int]:
 
 
 def _read_paragraphs(path: Path) -> Iterator[str]:
-    """Yield what is between empty lines, without white space at its ends."""
+    """Yield the paragraphs of a file, which stand between empty lines, without white space at their ends."""
     lines: list[str] = []  # lines of this paragraph
     size = 0  # their bytes
     at = 0  # bytes in front of this line

@@ -1,7 +1,7 @@
 """From a corpus to tokens with a mask: which tokens a model learns to produce.
 
-Running text becomes BOS text END, all of it learned. A conversation is rendered exactly as in play, token by token;
-pretraining learns all of it, supervised training the replies of the assistant with their stop token.
+Running text becomes BOS text END, all of it learned. A conversation is rendered exactly as in a rollout, token by
+token; pretraining learns all of it, supervised training the replies of the assistant with their stop token.
 
 Before training a finite corpus is looked at as a whole (``examine``), and what will not be learned as it stands is
 told: conversations that are longer than a row are left out, texts that are longer than a batch are read in parts, or of
@@ -96,7 +96,8 @@ class Examined:
     thoughts: int = 0  # conversations with a thought, where prompts of the model switch thoughts off
 
     def notes(self, most: int, batch: int) -> list[str]:
-        """Return what is to be said of it. ``most``: tokens of a conversation; ``batch``: of a batch."""
+        """The notes on what was left out or divided. ``most``: the most tokens of a conversation; ``batch``: the tokens
+        of a batch."""
         lines = []
         if self.left_out:
             lines.append(

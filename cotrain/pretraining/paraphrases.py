@@ -117,7 +117,7 @@ def refusal_of(question: str, text: str, others: Collection[str]) -> str | None:
 
 
 def write_paraphrases(
-    player: RolloutRunner,
+    runner: RolloutRunner,
     problems: Sequence[ProblemRow],
     *,
     tries: int,
@@ -133,7 +133,7 @@ def write_paraphrases(
     for start in range(0, len(unwritten), CHUNK):
         chunk = unwritten[start : start + CHUNK]
         first_step = -1 - start * tries
-        make = partial(_write_chunk, player, chunk, set(wordings), grader, tries=tries, first_step=first_step)
+        make = partial(_write_chunk, runner, chunk, set(wordings), grader, tries=tries, first_step=first_step)
         written = make() if work is None else work.part(f"problems from {start}", make)
         for problem, (text, reason) in zip(chunk, written, strict=True):
             problem.text = text
@@ -144,7 +144,7 @@ def write_paraphrases(
 
 
 def _write_chunk(
-    player: RolloutRunner,
+    runner: RolloutRunner,
     chunk: Sequence[ProblemRow],
     wordings: set[str],
     grader: AnswerGrader,
@@ -152,12 +152,13 @@ def _write_chunk(
     tries: int,
     first_step: int,
 ) -> list[tuple[str, str | None]]:
-    """Return what was written last for each of these problems, and why it is no paraphrase."""
+    """Return the last text written for each of these problems, and the reason why it is no paraphrase; None where it is
+    one."""
     pending = list(chunk)
     for attempt in range(tries):
         bare = [Row(question=problem.row.question, answer=None, solution=None) for problem in pending]
         tasks = [task_of(row, problem.where, grader) for row, problem in zip(bare, pending, strict=True)]
-        for episode in player.collect(_ask_writer, tasks, step=first_step - attempt, group_size=1):
+        for episode in runner.collect(_ask_writer, tasks, step=first_step - attempt, group_size=1):
             problem = pending[episode.task]
             reply = episode.traces[0].text if episode.traces else ""
             proposal = parse_proposal(reply, {})
@@ -216,8 +217,8 @@ def paraphrase_file(
         backend = LocalBackend(device)
         policies = PolicyStore(backend.open({"writer": frozen(model)}, seed=seed))
         role = Role(policy="writer", prompt=PARAPHRASE, sampling=Sampling(max_tokens=512, temperature=0.7))
-        player = RolloutRunner(backend.engine, policies.renderers, {"writer": role}, seed_of("paraphrases", seed))
-        write_paraphrases(player, problems, tries=tries, say=say, work=work)
+        runner = RolloutRunner(backend.engine, policies.renderers, {"writer": role}, seed_of("paraphrases", seed))
+        write_paraphrases(runner, problems, tries=tries, say=say, work=work)
         try:
             return save_paraphrases(problems, out, aside)
         except DataError:  # all of it was tried, and is in the quarantine

@@ -290,8 +290,8 @@ def _divide(
     seed: int,
     batch: int,
 ) -> tuple[Corpus, dict[str, Corpus]]:
-    """Return what is trained on, and by the name of each corpus what is held out of it; texts that are longer than a
-    batch are in parts."""
+    """Return the training corpus and, by the name of each corpus, its held-out part; texts that are longer than a batch
+    are in parts."""
     training: list[tuple[Corpus, int]] = []
     held_out: dict[str, Corpus] = {}
     for (corpus, weight), finding in zip(parts, findings, strict=True):
@@ -337,8 +337,8 @@ def sample_text(network: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, te
 
 
 def sample_texts(parts: Parts) -> list[str]:
-    """Return what a new tokenizer learns from: items of every part in proportion to its weight, from past the
-    held-out."""
+    """Return the texts that a new tokenizer learns from: items of every part in proportion to its weight, from past the
+    held-out ones."""
     whole = sum(weight for _, weight in parts)
     texts: list[str] = []
     for corpus, weight in parts:

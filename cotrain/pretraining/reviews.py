@@ -36,7 +36,7 @@ from cotrain.formats.free_verdicts import BOXED, WORDS, write_free_review
 from cotrain.formats.role_prompts import REVIEW_FULL, REVIEW_OWN
 from cotrain.formats.solutions import TAGS
 from cotrain.pretraining.corpora import Corpus, Item, from_items, with_column_note
-from cotrain.pretraining.solutions import CHUNK, in_chunks, lost_suffix, open_player, read_rows, why_lost
+from cotrain.pretraining.solutions import CHUNK, in_chunks, lost_suffix, open_runner, read_rows, why_lost
 from cotrain.prompts.chat_template import Message
 from cotrain.prompts.templates import fields_of, fill_template
 from cotrain.rollout.fixed_solutions import verifier_fields
@@ -55,7 +55,7 @@ OwnReview = tuple[bool, str, Item]  # the truth, the address of the review or of
 def verifier_of(
     model: str, form: Form, max_tokens: int | None = None, verdict: str | None = None, prompt: str | None = None
 ) -> Role:
-    """The role ``verifier`` as a run will have it, played by the policy "solver". ``verdict``, ``prompt``: how it is
+    """The role ``verifier`` as a run will have it, of the policy "solver". ``verdict``, ``prompt``: how it is
     read and asked in the format "steps". Raises ConfigError for another format."""
     role = verifier_role("solver", model, form)
     if prompt is None and verdict in REVIEW_OWN and role.prompt == REVIEW_FULL:
@@ -110,7 +110,7 @@ class LabelledReview:
 
 
 def _sampling_hint(row: Mapping[str, Any]) -> str:
-    """Return what to do with a row that has no steps to review; "" for others."""
+    """The hint for a row that has no steps to review; "" for others."""
     return "" if "steps" in row else "; with problems and answers alone add --from-samples"
 
 
@@ -139,12 +139,12 @@ def own_reviews(
     solution_counts = {True: 0, False: 0}  # readable solutions by their truth
     lost_reasons = Counter[str]()
 
-    opened = open_player(model, path, roles_by_name, device=device, seed=seed, aside=aside, say=say)
-    with opened as (tasks, player):
+    opened = open_runner(model, path, roles_by_name, device=device, seed=seed, aside=aside, say=say)
+    with opened as (tasks, runner):
         pace = ProgressPrinter(samples * len(tasks), "{} solutions drawn and reviewed", say)
-        player.progress = lambda total: pace.add
+        runner.progress = lambda total: pace.add
         for start, chunk in in_chunks(tasks):
-            make = partial(_review_chunk, player, chunk, form, reviews, step=-1 - start, samples=samples)
+            make = partial(_review_chunk, runner, chunk, form, reviews, step=-1 - start, samples=samples)
             outcome = make() if work is None else work.part(f"problems from {start}", make)
             for truth, address, conversation in outcome["kept"]:
                 reviews_of[truth][address] = conversation
@@ -172,7 +172,7 @@ def own_reviews(
 
 
 def _review_chunk(
-    player: RolloutRunner, chunk: Sequence[Task], form: Form, reviews: int, *, step: int, samples: int
+    runner: RolloutRunner, chunk: Sequence[Task], form: Form, reviews: int, *, step: int, samples: int
 ) -> dict[str, Any]:
     """Right reviews of solutions of these problems, each as the truth, its address and a conversation; how many
     solutions are right and wrong; and how many were lost, by reason."""
@@ -189,9 +189,9 @@ def _review_chunk(
         if reviews:
             own_reviews.extend(await _right_reviews(task, roles, solution, truth, reviews))
         else:
-            own_reviews.extend(_written_review(task, roles, solution, truth, form, player.roles["verifier"]))
+            own_reviews.extend(_written_review(task, roles, solution, truth, form, runner.roles["verifier"]))
 
-    for episode in player.collect(solve_and_review, chunk, step=step, group_size=samples):
+    for episode in runner.collect(solve_and_review, chunk, step=step, group_size=samples):
         lost_reasons.update(why_lost(episode))
     return {
         "kept": own_reviews,
@@ -219,7 +219,7 @@ def _written_review(task: Task, roles: Roles, solution: Turn, truth: bool, form:
 
 
 def _why_none(solution_counts: dict[bool, int], review_counts: dict[bool, int], reviews: int) -> str:
-    """Return what is missing, and what would help."""
+    """Say which solutions or reviews are missing, and what would help."""
     kinds = {True: "right", False: "wrong"}
     for truth, other in ((True, "easier"), (False, "harder")):
         if not solution_counts[truth]:

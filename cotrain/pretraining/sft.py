@@ -85,7 +85,8 @@ def sft(
 def _open_model(
     model: str | os.PathLike[str], lora: Lora | None, seed: int
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, Callable[[], PreTrainedModel] | None]:
-    """Return what is trained, its tokenizer, and of an adapter what makes one model of it and its base at the end."""
+    """Return the model to train, its tokenizer and, for an adapter, the function that merges it into its base at the
+    end."""
     if lora is None:
         return *load_model(model), None
     from cotrain.models.adapters import AdapterBase, merge_into_base  # with PEFT, which only adapters need

@@ -86,8 +86,8 @@ def gold_solutions(path: str, role: Role, aside: Quarantine | None = None) -> Co
 
 
 def read_rows(path: str, read: Callable[[dict[str, Any], str], T], aside: Quarantine | None) -> list[T]:
-    """Return what ``read(row, where)`` makes of each row of a file. Raises DataError of the first row that it refuses,
-    or sets such rows ``aside``."""
+    """Return ``read(row, where)`` of each row of a file. Raises DataError for the first row that it refuses, or sets
+    such rows ``aside``."""
     rows = parse_rows(numbered_lines(Path(path)), read, aside)
     if aside is not None:
         aside.check_share(path)
@@ -106,16 +106,16 @@ def own_solutions(
     say: Callable[[str], None],
     work: KeptWork | None = None,
 ) -> tuple[Corpus, list[dict[str, Any]]]:
-    """Return what of the model's own solutions is right, ``samples`` tried for each problem, and the same as rows of
-    ``messages``; ``work`` keeps each chunk of problems. Raises DataError where none is."""
+    """Return the model's own solutions that are right, of ``samples`` tried for each problem, as a corpus and as rows
+    of ``messages``; ``work`` keeps each chunk of problems. Raises DataError where none is right."""
     conversations: dict[tuple[str, str], Item] = {}  # a solution that is found twice is learned once
     solved: set[str] = set()
     lost_reasons = Counter[str]()
-    with open_player(model, path, {"solver": role}, device=device, seed=seed, aside=aside, say=say) as (tasks, player):
+    with open_runner(model, path, {"solver": role}, device=device, seed=seed, aside=aside, say=say) as (tasks, runner):
         pace = ProgressPrinter(samples * len(tasks), "{} answers drawn", say)
-        player.progress = lambda total: pace.add
+        runner.progress = lambda total: pace.add
         for start, chunk in in_chunks(tasks):
-            make = partial(_solve_chunk, player, role, chunk, step=-1 - start, samples=samples)
+            make = partial(_solve_chunk, runner, role, chunk, step=-1 - start, samples=samples)
             solutions = make() if work is None else work.part(f"problems from {start}", make)
             for task_id, text, conversation in solutions["right"]:
                 conversations[task_id, text] = conversation
@@ -136,13 +136,13 @@ def own_solutions(
 
 
 def _solve_chunk(
-    player: RolloutRunner, role: Role, chunk: Sequence[Task], *, step: int, samples: int
+    runner: RolloutRunner, role: Role, chunk: Sequence[Task], *, step: int, samples: int
 ) -> dict[str, Any]:
     """Right and readable solutions of these problems, each as problem, text and conversation; and how many were lost,
     by reason."""
     right: list[tuple[str, str, Item]] = []
     lost_reasons = Counter[str]()
-    for episode in player.collect(_solve_and_examine, chunk, step=step, group_size=samples):
+    for episode in runner.collect(_solve_and_examine, chunk, step=step, group_size=samples):
         lost_reasons.update(why_lost(episode))
         for trace in episode.traces:
             task = chunk[episode.task]
@@ -153,7 +153,7 @@ def _solve_chunk(
 
 
 @contextmanager
-def open_player(
+def open_runner(
     model: str,
     path: str,
     roles: Mapping[str, Role],
@@ -163,9 +163,9 @@ def open_player(
     aside: Quarantine | None,
     say: Callable[[str], None],
 ) -> Iterator[tuple[list[Task], RolloutRunner]]:
-    """The problems of a file, and a player of ``roles`` of the policy "solver", which is the model as it is.
-    Problems are graded outside of this process for as long as the context is open. ``say`` hears which columns of the
-    file are not read."""
+    """The problems of a file, and a runner whose ``roles`` are those of the policy "solver", which is the model as it
+    is. Problems are graded outside of this process for as long as the context is open. ``say`` hears which columns of
+    the file are not read."""
     rows = read_rows(path, _problem_row, aside)
     unread = columns_note(count_columns(row.unread for row in rows))
     if unread:
@@ -199,9 +199,9 @@ def choose_step_format(
     own_aside = None if aside is None else Quarantine()
     roles = {"solver": role}
     quiet = _keep_quiet  # what is to be said of the file is said when its problems are drawn
-    with open_player(model, path, roles, device=device, seed=seed, aside=own_aside, say=quiet) as (tasks, player):
+    with open_runner(model, path, roles, device=device, seed=seed, aside=own_aside, say=quiet) as (tasks, runner):
         chosen_tasks = [tasks[i] for i in spread_indices(len(tasks))]
-        episodes = player.collect(ask_solver, chosen_tasks, step=LOOK, group_size=1)
+        episodes = runner.collect(ask_solver, chosen_tasks, step=LOOK, group_size=1)
     samples = [
         SampledText(task=chosen_tasks[episode.task], text=trace.text, finish=trace.finish)
         for episode in episodes

@@ -479,7 +479,7 @@ def _catch_signals() -> Iterator[threading.Event]:
 
 
 def read_result(directory: str | Path) -> dict[str, Any]:
-    """Return what a finished ``pretrain`` or ``sft`` wrote next to its model; empty where there is nothing to be
+    """Return the result that a finished ``pretrain`` or ``sft`` wrote next to its model; {} where there is none to be
     read."""
     return try_read_object(Path(directory) / RESULT)
 

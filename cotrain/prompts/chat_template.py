@@ -122,8 +122,8 @@ class ChatTemplate:
         return cls(template, tokenizer.special_tokens_map)
 
     def render(self, turns: Sequence[TemplateTurn], *, opening: bool, calls: Sequence[Any] = ()) -> str:
-        """Return what it makes of a conversation; models that can think are asked not to. ``opening``: up to the
-        beginning of the assistant's next turn. ``calls``: of tools, in the last turn. Raises ModelError."""
+        """Render a conversation; models that can think are asked not to. ``opening``: up to the beginning of the
+        assistant's next turn. ``calls``: of tools, in the last turn. Raises ModelError."""
         try:
             text = self._render_turns(turns, opening, calls)
         except Exception as error:  # a template is a program of a stranger and may raise anything

@@ -120,9 +120,15 @@ def _is_byte_level(tokenizer: PreTrainedTokenizerBase) -> bool:
 def char_to_tokens(offsets: Sequence[int], start: int, end: int) -> tuple[int, int]:
     """The smallest half-open range of tokens that holds the characters ``[start, end)``.
 
-    Args: offsets [T], non-decreasing; 0 <= start <= end <= offsets[-1]. A token that straddles an edge is included, and
-    so are the tokens with the first bytes of the character at ``start``. An empty character range gives an empty
-    token range. Raises ValueError when the range does not lie in the text.
+    A token that straddles an edge is included, and so are the tokens with the first bytes of the character at
+    ``start``. An empty character range gives an empty token range.
+
+    Args:
+        offsets: ``[T]``, non-decreasing.
+        start: first character, from 0.
+        end: character behind the last one; start <= end <= offsets[-1].
+
+    Raises ValueError when the range does not lie in the text.
     """
     last = offsets[-1] if offsets else 0
     if not 0 <= start <= end <= last:

@@ -382,8 +382,8 @@ class Renderer:
         )
 
     def _own_reply(self, messages: Sequence[Message], before: str) -> list[Piece] | None:
-        """Return what the template's rendering of the whole conversation has behind ``before`` and in front of the end
-        of the turn; None where it does not begin with ``before``, or cannot be had."""
+        """Return the pieces that the template renders behind ``before`` and in front of the end of the turn, for the
+        whole conversation; None where its text does not begin with ``before``, or cannot be rendered."""
         if self._template is None:
             return None
         try:
@@ -405,8 +405,8 @@ class Renderer:
         return tuple(self._encode_stretch(reply, before))
 
     def _ids_behind(self, row: TokenSequence, prompt: Sequence[Piece], number: int) -> tuple[int, ...]:
-        """Return what the prompt of message ``number`` adds to the row so far. Raises ModelError where the template has
-        written something else before."""
+        """Return the ids that the prompt of message ``number`` adds to the row so far. Raises ModelError where the
+        template has written something else before."""
         whole = self.encode_pieces(prompt)
         if whole[: len(row.ids)] == row.ids:
             return whole[len(row.ids) :]
@@ -619,8 +619,9 @@ def _reply_slot_in(layout: _Layout) -> tuple[int, _Slot]:
 
 
 def generation_config_of(model: PreTrainedModel) -> GenerationConfig | None:
-    """Return what a model's authors wrote next to it, such as its stop tokens; what transformers makes up says nothing.
-    Ends of sequence that stand in config.json alone were noted when the model was read (``models/ends.py``)."""
+    """The generation settings that a model's authors wrote next to it, such as its stop tokens; those that transformers
+    makes up are left out. Ends of sequence that stand in config.json alone were noted when the model was read
+    (``models/ends.py``)."""
     settings = getattr(model, "generation_config", None)  # a model that scores has none
     if settings is not None and not settings._from_model_config and settings.eos_token_id is not None:
         return settings

@@ -89,8 +89,8 @@ def begins_with_thought(reply: str) -> bool:
 
 
 def broken_thought_in(reply: str) -> str:
-    """Return what is wrong with the thought of a reply behind a prompt that is in no thought: it never ends, or it ends
-    one that has not begun. "" where nothing is."""
+    """Return the fault of the thought in a reply whose prompt is in no thought: it never ends, or it ends one that has
+    not begun. "" where there is none."""
     if begins_with_thought(reply):
         opens = reply.split(maxsplit=1)[0]
         tag = next(tag for tag in TAGS if opens.startswith(tag))

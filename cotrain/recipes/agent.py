@@ -86,7 +86,7 @@ def make_agent_protocol(
 
         try:
             async with slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(at_once)):
-                answer = await rollout.play(agent_server(), program, task.prompt, seconds, folder)
+                answer = await rollout.run(agent_server(), program, task.prompt, seconds, folder)
             earned = await compute_rewards(task, roles, answer, reward, models)
         except AgentFailed as error:
             failure = str(error)
@@ -122,7 +122,7 @@ def make_agent_protocol(
 async def compute_rewards(
     task: Task, roles: Roles, answer: Any, reward: Reward | None, models: tuple[str, ...]
 ) -> dict[str, float]:
-    """Return what each role earned: what ``reward`` says, else 1 for a right answer and 0 for a wrong one. Raises
+    """Return the reward of each role: that of ``reward``, or else 1 for a right answer and 0 for a wrong one. Raises
     AgentFailed."""
     if reward is not None:
         return ask_reward(reward, task, answer, models)
@@ -137,7 +137,7 @@ async def compute_rewards(
 
 
 def text_of_answer(answer: Any) -> str:
-    """Return what an agent returned, as a text; "" for nothing. Raises AgentFailed for an object that has none."""
+    """Return an agent's answer as a text; "" for None. Raises AgentFailed for an object that has no text."""
     try:
         return "" if answer is None else str(answer).strip()
     except INTERRUPTS:
@@ -147,7 +147,7 @@ def text_of_answer(answer: Any) -> str:
 
 
 def ask_reward(reward: Reward, task: Task, answer: Any, models: tuple[str, ...]) -> dict[str, float]:
-    """Return what the user's function says that each role earned. Raises AgentFailed."""
+    """Return the reward that the user's function gives each role. Raises AgentFailed."""
     try:
         value: Any = reward(task, answer)
         values: dict[str, Any] = dict(value) if isinstance(value, Mapping) else dict.fromkeys(models, value)
@@ -194,7 +194,7 @@ def agent(
             f"agent: models is {models!r}; expected each name once, and neither reference nor others",
             code="E_AGENT_MODELS",
         )
-    play = make_agent_protocol(
+    protocol = make_agent_protocol(
         find_program(agent, command),
         reward,
         tuple(names),
@@ -217,7 +217,7 @@ def agent(
             for name, policy in policy_of_role.items()
         },
         objectives=objectives,
-        schedule=alternate(Phase(name="play", protocol=play, objectives=tuple(objectives)), ratio=(1,)),
-        evaluate=play,
+        schedule=alternate(Phase(name="play", protocol=protocol, objectives=tuple(objectives)), ratio=(1,)),
+        evaluate=protocol,
         measures=tuple(measure_metadata(name, EARNINGS, low=low, high=high) for name in names),
     )

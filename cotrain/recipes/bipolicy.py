@@ -166,7 +166,7 @@ def bipolicy(
         "attacker": Objective(policy=attacker, role="attacker", algorithm=learn_to_attack),
         "defender": Objective(policy=defender, role="verifier", algorithm=learn_to_defend),
     }
-    play = partial(attack_and_defend, samples=run.group_size, honest=honest, reviews=reviews)
+    protocol = partial(attack_and_defend, samples=run.group_size, honest=honest, reviews=reviews)
     return run.recipe(
         f"bipolicy-{weights}",
         policies={**players, "reference": frozen(run.model)},
@@ -176,7 +176,7 @@ def bipolicy(
             "verifier": common_roles.verifier(defender, run.model),
         },
         objectives=objectives,
-        schedule=constant_schedule(play, *objectives, name="game", group_size=1),
+        schedule=constant_schedule(protocol, *objectives, name="game", group_size=1),
         evaluate=attack_and_defend,
         measures=(
             measure_verifier("verifier"),

@@ -144,7 +144,8 @@ async def write_critiques(task: Task, roles: Roles, solutions: list[Turn]) -> di
 
 
 def critique_text(review_turn: Turn, solution: Turn, critic: str) -> str:
-    """Return what the refiner reads: the review as it was written; by an oracle, with the truth for its verdicts."""
+    """Return the text that the refiner reads: the review as it was written; from an oracle, with the truth in the place
+    of its verdicts."""
     if critic != "oracle":
         return review_turn.text
     return corrected_review(review_turn.text, STEP_OK.of(solution) or [], CORRECT.require(solution))

@@ -60,7 +60,7 @@ def environment(
     objectives = team_objectives(learners, algorithm, shared=shared)
 
     sampling = Sampling(max_tokens=max_tokens)
-    play = source.make_protocol(tuple(may_learn), turns, compare)
+    protocol = source.make_protocol(tuple(may_learn), turns, compare)
     return run.recipe(
         "environment-shared" if shared else "environment",
         policies=policies,
@@ -68,7 +68,7 @@ def environment(
             seat: Role(policy=policy, prompt="{problem}", sampling=sampling) for seat, policy in policy_of_seat.items()
         },
         objectives=objectives,
-        schedule=alternate(Phase(name="play", protocol=play, objectives=tuple(objectives)), ratio=(1,)),
-        evaluate=play,
+        schedule=alternate(Phase(name="play", protocol=protocol, objectives=tuple(objectives)), ratio=(1,)),
+        evaluate=protocol,
         measures=tuple(measure_metadata(name, EARNINGS, low=-float("inf"), high=float("inf")) for name in may_learn),
     )

@@ -12,7 +12,7 @@ Controls are parameters:
 
 - ``verifier="frozen"``: the verifier is not trained after its ``warmup``. Both arms begin the generator's training with
   the same judge.
-- ``pay="truth"``: the graded answer pays, with the same reviews played (ceiling).
+- ``pay="truth"``: the graded answer pays, with the same reviews sampled (ceiling).
 - ``ratio``: the two are trained in turn, each from episodes of its own.
 - ``audit``: a second judge that never pays (a hidden audit, arXiv 2609.01345), in place of the truth where there is
   none. It is a frozen copy of the verifier's start ("reference") or another model, and reads a part of the solutions;

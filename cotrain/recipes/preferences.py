@@ -67,7 +67,7 @@ async def rate_pair(task: Task, roles: Roles) -> None:
 
 
 def once(made: Recipe) -> Recipe:
-    """Measured in one play: nothing is drawn."""
+    """Measured by one rollout of each problem: nothing is drawn."""
     return replace(made, evaluation=replace(made.evaluation, greedy=False, group_size=1))
 
 

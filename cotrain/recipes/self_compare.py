@@ -108,8 +108,8 @@ def choose_pairs(solutions: Sequence[Turn], most: int, *, points: bool = False) 
 
 
 def comparison_reward(turn: Turn, truths: tuple[bool, bool]) -> float:
-    """Return what a comparison earns, in [0, 1]. ``truths``: whether the first and the second of the solutions that it
-    was shown are right."""
+    """Return the reward of a comparison, in [0, 1]. ``truths``: whether the first and the second of the solutions that
+    it was shown are right."""
     parsed = turn.parsed
     if isinstance(parsed, Ratings):
         n_close = 0

@@ -177,7 +177,7 @@ def semi_supervised(
         )
         objectives["verifier"] = Objective(policy="verifier", role="verifier", algorithm=learn_to_judge)
 
-    # A protocol plays the whole group of a problem, because a vote needs all of its answers: a phase's group is 1.
+    # A protocol samples the whole group of a problem, because a vote needs all of its answers: a phase's group is 1.
     generator_phase = Phase(
         name="generator",
         protocol=partial(solve_with_few_labels, group=run.group_size, rest=rest, reviews=reviews),

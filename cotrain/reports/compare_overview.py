@@ -197,7 +197,7 @@ def _values_text(values: Mapping[str, float]) -> str:
 
 
 def rate_cells(compare: Mapping[str, Any]) -> TextTable:
-    """Return what each recipe had on validation problems at each learning rate; no rows where none was chosen."""
+    """The table of each recipe's score on validation problems at each learning rate; no rows where none was chosen."""
     rates_json = compare.get("rates") or {}
     grid = sorted(rates_json.get("grid", ()))
     head = ["recipe", "figure", *(f"{rate:g}" for rate in grid), "taken"]
@@ -255,7 +255,7 @@ def few_tested_words(compare: Mapping[str, Any]) -> str:
 
 
 def about_sentences(compare: Mapping[str, Any]) -> list[str]:
-    """Return what a page says of the whole comparison, a sentence each."""
+    """The sentences of a page about the whole comparison."""
     equal = compare.get("equal")
     budget = compare.get("budget")
     batches = _count_in_file(compare.get("batches"), "batch")

@@ -56,8 +56,8 @@ def budget_in_words(at: str, budgets: object) -> str:
 
 
 def difference_in_words(change: Estimate, metric: str, *, verdict: bool = True) -> str:
-    """Return what a paired difference allows one to say. Without ``verdict`` only how large it is: what is read off a
-    curve at many places is never called."""
+    """Put a paired difference into words, no stronger than it allows. Without ``verdict`` only how large it is: no
+    verdict is given on what is read off a curve at many places."""
     metric_meaning = labelled_metric(metric, [0.5])
     unit = " points" if metric_meaning.is_share else ""
     if change.n == 0:

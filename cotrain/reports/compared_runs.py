@@ -177,7 +177,7 @@ def _share_range(arms: Mapping[str, Mapping[str, Any]]) -> float:
 
 
 def comparison_tables(compare: Mapping[str, Any], runs: Runs) -> dict[str, Any]:
-    """Return what compare.json says: sentences, tables of figures, tables of text."""
+    """Return compare.json for a page: sentences, tables of figures, tables of text."""
     with_rows = with_table(compare)
     rows = with_rows["table"]
     budgets = with_rows["budgets"]
@@ -212,7 +212,7 @@ def _titled_table(title: str, lead: str, cells: TextTable, *, folded: bool = Fal
 
 
 def _headline_sentences(table: Sequence[Mapping[str, Any]], few: str) -> list[dict[str, Any]]:
-    """Return what can be said of the headlines of the first role at the end. ``few``: why that is nothing, or ""."""
+    """The sentences on the headlines of the first role at the end. ``few``: why nothing can be said of them, or ""."""
     wanted = [row for row in table if row["words"] and row["at"] == "end" and is_headline(row["metric"])]
     roles = roles_in({row["metric"] for row in table})
     first = wanted[0]["metric"].split("/")[0] if wanted else ""

@@ -3,35 +3,35 @@ agree.
 
 ::
 
-    judges    role → tp, fn, tn, fp, unread; the same of steps; the first wrong step found or not; calibration in ten
-              bins
+    judges    role → sums of the counts of its reviews, see ``_review_counts``
     errors    role → kind of the first error → reviews that called the solution right, that called it wrong, unread
-    pairs     "a|b" → both right, only a, only b, both wrong: who calls what right
-    best      role → n → groups, then what the verifier says of the best of n, how often it is right, how often any is
-    apart     role → "few-many" → groups of at least ``many``, how often the choice among few is right and how often
-              that among many, the sum of the differences and that of their squares
-    rates     nine bins of the share of right solutions in a group
+    pairs     "a|b" → solutions that both call right, only a, only b, neither
+    best      role → n → groups, then sums of the verifier's score of the best of n, of the chance that this one is
+              right, and of the chance that any of the n is
+    apart     role → "few-many" → groups of at least ``many``, then sums: right of few, right of many, gain, gain²
+    rates     bins of the share of right solutions in a group
 
-"Right" is the positive class: a false positive is wrong and called right. *rule* is the truth by the grader; *vote*
-calls those solutions right that give the group's most frequent answer, and nothing where two are; *reviews* is what
-most readable reviews say, *one review* and *another* are the first two of a solution. The best of n is an expectation
-over the subsets of a group, in closed form; a tie is broken by chance.
+"Right" is the positive class: a false positive is wrong and called right. *rule* is the truth by the grader. *vote*
+calls those solutions right that give the group's most frequent answer, and judges nothing where two answers are equally
+frequent. *reviews* is what most readable reviews say; *one review* and *another* are the first two of a solution. *Few*
+and *many* are two sizes of best of n, and the gain is that of many over few. The best of n is an expectation over the
+subsets of a group, in closed form; a tie is broken by chance.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import combinations
+from itertools import chain, combinations
 from math import comb
 from typing import Any
 
 from cotrain.core.notes import CORRECT, FINAL, FIRST_WRONG, SCORE, STEP_OK, STEP_REASONS, VERDICTS
 
 COUNTS = ("tp", "fn", "tn", "fp", "unread", "step_tp", "step_fn", "step_tn", "step_fp", "first_found", "first_missed")
-BINS = 10
+BINS = 10  # of a review's probability
 SIZES = (1, 2, 4, 8, 16, 32, 64)  # n of best-of-n
-RATES = 8  # bins of the solve rate below 1
+RATE_BINS = 9  # of the share of right solutions: eight below 1, and 1 itself
 MOST_KINDS = 40  # most kinds of errors, by judge
 LONGEST_REASON = 60  # characters
 NO_STEP = "no step is wrong"
@@ -50,14 +50,14 @@ class RolloutCounts:
         for place, value in enumerate(values):
             sums[place] += value
 
-    def count_review(self, speech: Json, review: Json, kind: str | None) -> None:
+    def count_review(self, solution: Json, review: Json, kind: str | None) -> None:
         """One review of a solution whose truth is known; ``kind``: of the solution's first error."""
-        right = bool_or_none(CORRECT.name, speech["metadata"])
+        right = bool_or_none(CORRECT.name, solution["metadata"])
         if right is None:
             return
         role = str(review["role"])
         final = bool_or_none(FINAL.name, review["findings"])
-        self.add_values(("judges", role), _review_counts(speech, review, right, final))
+        self.add_values(("judges", role), _review_counts(solution, review, right, final))
         if not right:
             self._count_error(role, kind or NO_STEP, final)
 
@@ -70,20 +70,22 @@ class RolloutCounts:
         self.add_values(key, [final is True, final is False, final is None])
 
     def count_pair(self, one: str, other: str, a: bool | None, b: bool | None) -> None:
-        """Count what two of them call right, ``a`` and ``b``; None where one says nothing."""
-        if a is not None and b is not None:
-            both_right = a and b
-            only_a = a and not b
-            only_b = b and not a
-            both_wrong = not a and not b
-            self.add_values(("pairs", f"{one}|{other}"), [both_right, only_a, only_b, both_wrong])
+        """Count one solution on which two judges said ``a`` and ``b``; a solution on which one says nothing (None) is
+        left out."""
+        if a is None or b is None:
+            return
+        both = a and b
+        only_a = a and not b
+        only_b = b and not a
+        neither = not a and not b
+        self.add_values(("pairs", f"{one}|{other}"), [both, only_a, only_b, neither])
 
     def count_group(self, role: str, scored: Sequence[tuple[float | None, bool | None]]) -> None:
         """One group of solutions: (what its verifier says, is it right)."""
         graded = [right for _, right in scored if right is not None]
         if len(graded) > 1:
-            bin_of_rate = int(RATES * sum(graded) / len(graded))
-            self.add_values(("rates", role), [float(place == bin_of_rate) for place in range(RATES + 1)])
+            bin_of_rate = int((RATE_BINS - 1) * sum(graded) / len(graded))
+            self.add_values(("rates", role), [float(place == bin_of_rate) for place in range(RATE_BINS)])
 
         readable = [(said, right) for said, right in scored if said is not None and right is not None]
         if len(readable) < 2:
@@ -98,23 +100,23 @@ class RolloutCounts:
             self.add_values(("apart", role, f"{few}-{many}"), [1.0, right_of_few, right_of_many, gain, gain**2])
 
 
-def _review_counts(speech: Json, review: Json, right: bool, final: bool | None) -> list[float]:
-    """The counts of one review: ``COUNTS``, then for each bin of its probability how many fell into it, their sum, and
-    how many of them were right."""
+def _review_counts(solution: Json, review: Json, right: bool, final: bool | None) -> list[float]:
+    """The counts of one review: ``COUNTS``, then three for each bin of the probability that it gives: reviews in the
+    bin, their probabilities, and those of right solutions."""
     counts = dict.fromkeys(COUNTS, 0.0)
     counts["unread" if final is None else confusion_cell(right, final)] += 1
-    for ok, verdict in step_verdict_pairs(speech, review):
+    for ok, verdict in step_verdict_pairs(solution, review):
         counts[f"step_{confusion_cell(ok, verdict)}"] += 1
-    found_first = finds_first_error(speech, review)
+    found_first = finds_first_error(solution, review)
     if found_first is not None:
         counts["first_found" if found_first else "first_missed"] += 1
 
-    calibration = [0.0] * (3 * BINS)
+    calibration = [[0.0, 0.0, 0.0] for _ in range(BINS)]
     probability = review_probability(review)
     if probability is not None:
-        start = 3 * min(BINS - 1, int(probability * BINS))
-        calibration[start : start + 3] = [1, probability, right]
-    return [*counts.values(), *calibration]
+        bin_of_probability = min(BINS - 1, int(probability * BINS))
+        calibration[bin_of_probability] = [1, probability, right]
+    return [*counts.values(), *chain.from_iterable(calibration)]
 
 
 def sum_rollout_counts(parts: Sequence[RolloutCounts]) -> dict[str, Any]:
@@ -125,11 +127,13 @@ def sum_rollout_counts(parts: Sequence[RolloutCounts]) -> dict[str, Any]:
             if key[0] != "judges":
                 total.add_values(key, values)
     result: dict[str, Any] = {"errors": {}, "pairs": {}, "best": {}, "apart": {}, "rates": {}}
-    for (what, name, *rest), values in sorted(total.sums.items()):
-        if rest:
-            result[what].setdefault(name, {})[rest[0]] = values
+    for key, values in sorted(total.sums.items()):
+        if len(key) == 2:  # pairs, rates
+            kind, name = key
+            result[kind][name] = values
         else:
-            result[what][name] = values
+            kind, role, part = key
+            result[kind].setdefault(role, {})[part] = values
     return result
 
 
@@ -146,7 +150,9 @@ def best_of_n(scored: Sequence[tuple[float, bool]], n: int) -> tuple[float, floa
         best_score, _ = order[start]
         tied = [right for score, right in order if score == best_score]
         left = size - start
-        chance = (comb(left, n) - comb(left - len(tied), n)) / subsets  # that one of them is the best of n
+        # The chance that one of ``tied`` is the best of n: subsets of the solutions that score no more, less those
+        # without any of ``tied``.
+        chance = (comb(left, n) - comb(left - len(tied), n)) / subsets
         mean_score += chance * best_score
         right_chance += chance * sum(tied) / len(tied)
         start += len(tied)
@@ -168,29 +174,30 @@ def vote_agreement(answers: Sequence[str | None]) -> list[bool | None]:
     return agreements
 
 
-def step_verdict_pairs(speech: Json, review: Json) -> list[tuple[bool, bool]]:
+def step_verdict_pairs(solution: Json, review: Json) -> list[tuple[bool, bool]]:
     """(truth, verdict) of each step that both know; [] where they count differently."""
-    true = speech["metadata"].get(STEP_OK.name)
+    true = solution["metadata"].get(STEP_OK.name)
     verdicts = review["findings"].get(VERDICTS.name)
     if not isinstance(true, list) or not isinstance(verdicts, list) or len(true) != len(verdicts):
         return []
     return [(ok, v) for ok, v in zip(true, verdicts, strict=True) if isinstance(ok, bool) and isinstance(v, bool)]
 
 
-def finds_first_error(speech: Json, review: Json) -> bool | None:
-    """Whether the first step that a review calls wrong is the first wrong one. None where there is none."""
-    true = speech["metadata"].get(STEP_OK.name)
+def finds_first_error(solution: Json, review: Json) -> bool | None:
+    """Whether the first step that a review calls wrong is the first wrong one. None where no step is
+    wrong, and where the verdicts cannot be aligned with the steps."""
+    true = solution["metadata"].get(STEP_OK.name)
     verdicts = review["findings"].get(VERDICTS.name)
     if not isinstance(true, list) or False not in true or not isinstance(verdicts, list) or len(true) != len(verdicts):
         return None
     return False in verdicts and verdicts.index(False) == true.index(False)
 
 
-def first_error_reason(speech: Json) -> str | None:
-    """The reason of the first wrong step; None where none is known."""
-    reasons = speech["metadata"].get(STEP_REASONS.name)
-    first = speech["metadata"].get(FIRST_WRONG.name)
-    true = speech["metadata"].get(STEP_OK.name)
+def first_error_reason(solution: Json) -> str | None:
+    """The reason of the first wrong step; "a wrong step" where none is known; None without a wrong step."""
+    reasons = solution["metadata"].get(STEP_REASONS.name)
+    first = solution["metadata"].get(FIRST_WRONG.name)
+    true = solution["metadata"].get(STEP_OK.name)
     if first is None and isinstance(true, list) and False in true:
         first = true.index(False)
     if not isinstance(first, int) or isinstance(first, bool):
@@ -201,7 +208,7 @@ def first_error_reason(speech: Json) -> str | None:
 
 
 def review_probability(review: Json) -> float | None:
-    """Return what a review says that the solution is right; None where it gave no probability."""
+    """The probability of a right solution that a review gives; None where it gives none."""
     score = review["findings"].get(SCORE.name)
     is_number = isinstance(score, int | float) and not isinstance(score, bool)
     return float(score) if is_number and 0.0 <= score <= 1.0 else None

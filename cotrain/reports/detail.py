@@ -26,9 +26,13 @@ TOKENIZER_FILE = "tokenizer.json"
 def rollout_detail(
     episode: Json, models: Mapping[str, str], weights: Weights, objectives: Json | None = None, *, tokens: int = 64
 ) -> dict[str, Any]:
-    """The rollout as a page wants it. ``models``: policy → the model it began with; ``objectives``: those of its step's
-    phase, as ``objectives_in_phase`` has them; ``tokens``: of how many traces, the speeches before the reviews, each
-    token is shown."""
+    """The rollout as a page wants it.
+
+    Args:
+        models: policy → the model it began with.
+        objectives: those of its step's phase, as ``objectives_in_phase`` has them.
+        tokens: number of traces, speeches before reviews, of which each token is shown.
+    """
     traces = [trace for trace in episode.get("traces", ()) if isinstance(trace, dict)]
     traces.sort(key=lambda trace: trace.get("parent") is not None)
     problems = [trace["findings"].get(PROBLEM.name) for trace in traces]

@@ -44,7 +44,7 @@ MOST_CODE = 40  # lines of a file's differences
 
 
 def compare_runs(one: RunView, other: RunView, rollout: str | None = None) -> dict[str, Any]:
-    """Return what ``cotrain diff`` shows. Raises ConfigError for a rollout that one of them does not have."""
+    """Return the content of ``cotrain diff``. Raises ConfigError for a rollout that one of the runs does not have."""
     settings_a = redact_texts(one.recipe.get("settings", {}))
     settings_b = redact_texts(other.recipe.get("settings", {}))
     return {
@@ -237,7 +237,7 @@ def _last_of_one_problem(one: RunView, other: RunView) -> dict[str, Any] | None:
 
 
 def _last_rollouts(run: RunView) -> list[dict[str, Any]]:
-    """A rollout of each problem that the last steps played, the latest first."""
+    """A rollout of each problem that the last steps sampled, the latest first."""
     found: list[dict[str, Any]] = []
     for step in sorted(_recorded_steps(run), reverse=True):
         for task in run.rollouts.tasks_of(step):

@@ -46,7 +46,7 @@ class Judged:
 
     @property
     def kind(self) -> str:
-        """What its verdict was worth, in words."""
+        """The worth of its verdict, in words."""
         if CORRECT.of(self.solution):
             return "a right answer was doubted" if self.is_misjudged else "right, and accepted"
         return "the verifier was fooled" if self.is_misjudged else "the error was caught"

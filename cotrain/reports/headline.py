@@ -31,7 +31,7 @@ HARDER = (
 
 
 def outcome_sentences(figures: Sequence[FigureRow]) -> list[str]:
-    """Return what became of each role, whether a verifier is fooled, and what its choice is worth."""
+    """The sentences on what became of each role, on whether a verifier is fooled, and on what its choice is worth."""
     sentences = []
     for who in dict.fromkeys(str(figure["who"]) for figure in figures):
         own = [figure for figure in figures if figure["who"] == who]
@@ -157,7 +157,7 @@ def _fooled_sentence(gap: FigureRow, problems: int) -> str:
 
 
 def _choice_sentences(figures: Sequence[FigureRow]) -> list[str]:
-    """Return what the verifier's word on k answers is worth, next to the vote and one greedy answer."""
+    """The sentences that compare the verifier's choice among k answers with the vote and with one greedy answer."""
     at_the_end = {(f["who"], f["name"]): f for f in figures if f["after"] and not f["split"]}
     sentences = []
     for (who, name), best in at_the_end.items():

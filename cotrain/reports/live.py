@@ -43,7 +43,7 @@ LEARNING_FIGURES = {  # figures of objectives: how well what pays others, or tea
 
 
 def budgets_of(recipe: Any) -> dict[str, Any]:
-    """Return what ends a run of this recipe."""
+    """The budgets that end a run of this recipe."""
     return {"steps": recipe.max_steps} | {name: getattr(recipe, name) for name in ("tokens", "flops", "seconds")}
 
 

@@ -225,7 +225,7 @@ class Rollouts:
         return None
 
     def tasks_of(self, step: int) -> list[int]:
-        """The positions of the tasks that a step played."""
+        """The positions of the tasks that a step sampled."""
         tasks = {episode.get("task") for episode in self._episodes_of(step)}
         return sorted(task for task in tasks if isinstance(task, int))
 

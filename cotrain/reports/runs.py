@@ -179,7 +179,7 @@ class RunView:
         return rows
 
     def verifier_document(self) -> dict[str, Any]:
-        """Return what is counted of rollouts, and what `cotrain attack` and `cotrain xplay` found, where they were
+        """Return the counts of rollouts, and the results of `cotrain attack` and `cotrain xplay` where they were
         run."""
         other_results = {
             name: redact_texts(read_json_object(self.directory / f"{name}.json")[0]) or None for name in OTHER_RESULTS

@@ -32,7 +32,7 @@ def study_markdown(study: Mapping[str, Any]) -> str:
 
 
 def standing_lines(study: Mapping[str, Any]) -> list[str]:
-    """Return what the results rest on: the file, what git said of it, and the gate."""
+    """The lines that say what the results rest on: the file, its state in git, and the gate."""
     when_written = "Written down before it ran" if study["git"]["committed"] else "NOT written down before it ran"
     lines = [
         f"{when_written}: {study['git']['words']}.",

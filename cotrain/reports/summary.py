@@ -16,7 +16,7 @@ LEFT_OUT = {"failed", "broken_off"}  # shares that the other figures leave out, 
 
 
 def outcome_lines(outcome: RunResult) -> list[str]:
-    """Return what a finished run has come to, and where its report is."""
+    """The last lines of a finished run: its summary, and the path of its report."""
     return ["", *summary_lines(outcome.summary), f"report: {outcome.directory / 'report.html'}"]
 
 

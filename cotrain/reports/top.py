@@ -30,7 +30,7 @@ LINES = 24
 
 
 def snapshot(run: RunView) -> dict[str, Any]:
-    """Return what the screen shows, as JSON."""
+    """The content of the screen, as JSON."""
     run.watch_all()
     ended = (run.directory / "summary.json").is_file()
     curves = run.curves

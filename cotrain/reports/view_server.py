@@ -142,7 +142,7 @@ class Viewer:
         return ComparedRuns(place, arms, self._numbers)
 
     def answer(self, path: Sequence[str], query: dict[str, list[str]]) -> Any:
-        """Return what an address below ``api/`` shows. Raises Refused."""
+        """Return the JSON value at an address below ``api/``. Raises Refused."""
         match list(path):
             case ["runs"]:
                 entries = [{"name": place.name, "kind": place.kind, "title": place.title} for place in self._places]

@@ -66,7 +66,7 @@ def how_taught(role: Role) -> dict[str, Any] | None:
 
 
 def _mark_of(model: str | Path) -> dict[str, Any]:
-    """Return what stands beside a model; {} for nothing, and for what cannot be read."""
+    """Read the mark beside a model; {} where there is none, and where it cannot be read."""
     folder = _mark_folder(model)
     if folder is None:
         return {}
@@ -113,7 +113,7 @@ def check_taught(method: str, model: str) -> None:
 
 @cache
 def _taught_methods(model: str) -> tuple[str, ...]:
-    """Return what the mark of one of the package's models says."""
+    """The methods that one of the package's models was taught, as its mark says."""
     mark = shipped_folder(model) / FORMAT_MARK
     if not mark.is_file():
         return ()

@@ -47,8 +47,8 @@ class RolloutContext:
         keep_cache: bool,
         continues: Address | None,
     ) -> Completion:
-        """Return what the policy of a role says to a prompt. ``keep_cache``, ``continues``: ``keep`` and ``continues``
-        of ``Request``."""
+        """Sample the completion of a role's policy to a prompt. ``keep_cache``, ``continues``: ``keep`` and
+        ``continues`` of ``Request``."""
         renderer = self.renderers[role.policy]
         request = Request(
             policy=role.policy,

@@ -63,7 +63,7 @@ class StallDetector:
         self._n_polls = 0  # since then
         _WATCHED.add(self)
 
-    def begin_play(self) -> None:
+    def begin_collection(self) -> None:
         """Start anew: what was waited and computed before belongs to other rollouts, or to an update."""
         self.note_resting()
         self.note_progress()
@@ -248,7 +248,7 @@ class EngineEventLoop(asyncio.SelectorEventLoop):
         if asyncio._get_running_loop() is not None:  # as in a notebook: a thread can run only one loop
             return self._run_in_thread(work, advance)
         self.advance = advance or _no_work
-        self.stall_detector.begin_play()
+        self.stall_detector.begin_collection()
         try:
             return self.run_until_complete(work)
         except asyncio.CancelledError as error:

@@ -22,7 +22,7 @@ from cotrain.rollout.verifier_roles import guarded_fields
 
 
 def judge_fixed_solutions(
-    executor: RolloutRunner, samples: Sequence[FixedSolution], verifier: str, reviews: int, *, step: int, split: str
+    runner: RolloutRunner, samples: Sequence[FixedSolution], verifier: str, reviews: int, *, step: int, split: str
 ) -> list[Mapping[str, Any]]:
     """A verifier's rows, one for each solution: by one greedy review, or the plurality of several sampled ones."""
     samples_by_id = {sample.id: sample for sample in samples}
@@ -31,9 +31,9 @@ def judge_fixed_solutions(
         Task(id=sample.id, prompt=sample.problem, gold=None, solution=None, difficulty=0.0, grader=grader)
         for sample in samples
     ]
-    runner = executor.greedy_copy() if reviews == 1 else executor
+    judging_runner = runner.greedy_copy() if reviews == 1 else runner
     protocol = partial(judge_steps, given=samples_by_id, verifier=verifier, n=reviews)
-    episodes = runner.collect(protocol, tasks, step=step, split=split, group_size=1)
+    episodes = judging_runner.collect(protocol, tasks, step=step, split=split, group_size=1)
     return [_row_of(samples_by_id[episode.task_id], episode) for episode in episodes]
 
 

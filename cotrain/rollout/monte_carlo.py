@@ -52,10 +52,13 @@ STEP_LABELS = Finding[list[bool]]("labels", list[bool], "labels of the steps and
 def labels_of(
     kind: str, values: Sequence[float], *, alpha: float = ALPHA, best_of: int = BEST_OF, gamma: float = GAMMA
 ) -> list[bool] | None:
-    """One label for each of K steps.
+    """One label for each of K steps; None for "ratio" when MC(0) is 0, as no progress is defined from there (the
+    authors of GenPRM skip such problems too).
 
-    Args: values: [K + 1] MC(0) … MC(K), each in [0, 1]. None for "ratio" when MC(0) is 0: no progress is defined from
-    there (the authors of GenPRM skip such problems too). Raises UnknownName for a kind that is not Monte-Carlo.
+    Args:
+        values: ``[K + 1]`` MC(0) … MC(K), each in [0, 1].
+
+    Raises UnknownName for a kind that is not Monte-Carlo.
     """
     labels: list[bool] = []
     if kind == "absolute":

@@ -35,8 +35,8 @@ def replies_of(task: Task) -> tuple[str, str]:
 
 
 async def reply_to(task: Task, speaker: RoleHandle, solution: str | None = None, *, group: str | None = None) -> Turn:
-    """Return what a role says after a conversation as it stands, or, where the task is none, after the role's own
-    prompt. ``solution``: what a program is to say. ``group``: as of a call."""
+    """Return a role's reply to a conversation as it stands or, where the task has none, to the role's own prompt.
+    ``solution``: the text that a program is to reply. ``group``: as of a call."""
     chat = speaker.begin(problem=task.prompt, solution=solution, group=group)
     chat.messages = messages_of(task) or chat.messages
     return await chat.say()

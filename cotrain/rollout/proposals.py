@@ -62,7 +62,7 @@ NEW = Metadata[bool]("new", bool, "is the problem not in the pool")
 
 
 def proposer_pay(pay: str, p: float, target: float = 0.5) -> float:
-    """Return what a problem is worth that the share p solves, in [0, 1]."""
+    """Return the reward in [0, 1] of proposing a problem that is solved in the share p of the tries."""
     if pay == "hard":
         return 1.0 - p
     if pay == "learnable":
@@ -103,7 +103,7 @@ def parse_proposal(text: str, fields: Mapping[str, Any]) -> Query | ParseFailure
 
 
 def hint_of(task: Task, pool: TaskPool, shown: str, reader: Reader) -> str:
-    """Return what a proposer is shown: a problem of the pool, where it is to see one. Where problems are not word
+    """Return the problem that a proposer is shown: one of the pool, where it is to see one. Where problems are not word
     problems, it sees at least the task's, to know what they are like."""
     if shown == "problem":
         other = pool.draw_problem(rng_of("reference", task.id, len(pool.items)))

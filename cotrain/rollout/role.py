@@ -160,7 +160,7 @@ def as_reward(value: Any) -> float | None:
 
 
 class Turn:
-    """One answer of a role, while its episode is played. ``trace()`` finishes it."""
+    """One answer of a role, while its episode runs. ``trace()`` finishes it."""
 
     def __init__(
         self,
@@ -233,7 +233,7 @@ class Turn:
 
     @property
     def score(self) -> float:
-        """What a scoring policy said of the prompt: its head's output, a logit for verifiers. Raises ValueError
+        """The score that a scoring policy gave the prompt: its head's output, a logit for verifiers. Raises ValueError
         for a policy that speaks."""
         if self.completion.score is None:
             raise ValueError(f"{self.id}: policy {self.completion.policy!r} speaks and gives no score")

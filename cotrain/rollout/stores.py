@@ -33,7 +33,7 @@ class PoolProblem:
     problem: str
     answer: str
     signature: str  # what makes it the same problem as another one
-    solved: float  # share of solvers that were right, when it was played last
+    solved: float  # share of solvers that were right, when it was asked last
     born: int  # step
     source: str  # address of the turn that wrote it
     played: int = 1  # times

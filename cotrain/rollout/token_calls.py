@@ -86,7 +86,7 @@ def find_tool(tool: SolverTool) -> SolverTool:
 
 
 def tool_name(tool: SolverTool) -> str:
-    """Return what a tool is called in files: "calculator", or where its function stands."""
+    """The name of a tool in files: "calculator", or where its function stands."""
     from cotrain.core.user_code import function_target
 
     return tool if isinstance(tool, str) else function_target(tool)

@@ -45,8 +45,8 @@ def wants_all(reward: Callable[..., Any]) -> bool:
 
 
 async def pay(reward: Callable[..., Any], task: Task, roles: Roles, answer: Turn, correct: bool) -> Any:
-    """Return what the function says of this answer. Raises what it raises, and ValueError where it gives another number
-    of values than there are answers."""
+    """Return the result of the user's function for this answer. Raises what it raises, and ValueError where it gives
+    another number of values than there are answers."""
     if wants_all(reward):
         return await in_one_call(partial(_pay_all, reward), reward, Answer(task, answer, correct))
     value = reward(task, answer, correct)

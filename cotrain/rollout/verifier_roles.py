@@ -2,19 +2,24 @@
 
 ::
 
-    mark = roles.nonce(solution)
-    review = await roles.judge(problem=task.prompt, **guarded_fields(mark, solution=solution.text))
+    nonce = roles.nonce(solution)
+    review = await roles.judge(problem=task.prompt, **guarded_fields(nonce, solution=solution.text))
     if review.parsed.ok:
         review.parsed.final, review.parsed.score, review.parsed.steps, verdict_probabilities(review)
 
 ``final``, ``score`` and ``steps`` mean the same in every format (``formats/verdicts.py``), so a protocol need
-not know which one it plays with. Fields of the prompts, besides ``problem`` and ``nonce``: ``solution`` (``genrm``,
-``genprm``, ``scored``), ``first`` and ``second`` (``pairwise``, ``thinkrm``, ``gram``), ``responses`` (``grm``),
-``count`` (steps for ``genprm``, responses for ``grm``), and ``reference`` where the role was made with one.
+not know which format its verifier has. Fields of the prompts::
+
+    every format                      problem, nonce; reference where the role was made with one
+    genrm, scored                     solution
+    genprm                            solution, count (of steps)
+    pairwise, thinkrm, gram           first, second
+    grm                               responses, count (of responses)
+
 ``comparison_fields`` has those of a pair in every format.
 
-Programs inside of a GenPRM review are run by ``rollout/tools/python.py``, where the protocol asks for it. Several
-judgements of one candidate are no format: a protocol asks for them by ``roles.judge.many(n, …)`` and combines them by
+Programs inside of a GenPRM review are run by ``rollout/tools/python.py``, where the protocol asks for it. To
+judge one candidate several times, a protocol asks by ``roles.judge.many(n, …)`` and combines the verdicts by
 ``algorithms/functional/aggregate.py``.
 """
 
@@ -39,45 +44,46 @@ from cotrain.rollout.role import Parser, Role, Turn
 # -- what a verifier is shown, and what it said
 
 
-def guarded_fields(mark: str, **candidates: str | Sequence[str]) -> dict[str, str]:
-    """Fields for a verifier's prompt: each text between markers with the nonce ``mark``, and the nonce itself.
+def guarded_fields(nonce: str, **candidates: str | Sequence[str]) -> dict[str, str]:
+    """Fields for a verifier's prompt: each text between markers with the ``nonce``, and the nonce itself.
 
     Several texts under one name become numbered blocks. Nothing else of a candidate should reach the prompt.
     """
-    fields = {"nonce": mark}
-    for name, text in candidates.items():
-        if isinstance(text, str):
-            fields[name] = wrap_text(text, mark, name)
+    fields = {"nonce": nonce}
+    for name, candidate in candidates.items():
+        if isinstance(candidate, str):
+            fields[name] = wrap_text(candidate, nonce, name)
         else:
-            fields[name] = wrap_all(text, mark)
+            fields[name] = wrap_all(candidate, nonce)
     return fields
 
 
-def fields_to_show(template_fields: Collection[str], mark: str, **texts: str | Sequence[str]) -> dict[str, Any]:
-    """Texts of others as fields of a prompt whose template has ``template_fields``: between markers with the nonce
-    ``mark`` where the template has a field ``nonce``, else as they are."""
+def fields_to_show(template_fields: Collection[str], nonce: str, **texts: str | Sequence[str]) -> dict[str, Any]:
+    """Texts of others as fields of a prompt whose template has ``template_fields``: between markers with the
+    ``nonce`` where the template has a field of that name, else as they are."""
     if "nonce" in template_fields:
-        return dict(guarded_fields(mark, **texts))
+        return dict(guarded_fields(nonce, **texts))
     return dict(texts)
 
 
-def comparison_fields(template_fields: Collection[str], mark: str, first: str, second: str) -> dict[str, Any]:
+def comparison_fields(template_fields: Collection[str], nonce: str, first: str, second: str) -> dict[str, Any]:
     """Fields that show a pair of texts to a verifier whose template has ``template_fields``."""
     texts: dict[str, Any] = {"first": first, "second": second, "responses": (first, second)}
+    # A template takes first and second, or responses and count.
     needed = {name: text for name, text in texts.items() if name in template_fields}
-    return {"count": 2, **fields_to_show(template_fields, mark, **needed)}
+    return {"count": 2, **fields_to_show(template_fields, nonce, **needed)}
 
 
 def verdict_probabilities(turn: Turn) -> tuple[float, ...]:
-    """P(Yes) at each verdict of a parsed turn, or P(A) of a comparison: [K] for steps, else [1]; [] for numbers.
+    """Returns [K] P(Yes) of K step verdicts, [1] P(Yes) of one verdict, [1] P(A) of a comparison, [] for scores.
 
-    It is p where the word was Yes and 1 − p where it was No, with p the probability with which it was sampled: the two
-    words are taken to be all there is. Temperature and top-p have been applied to p (``Conversation.probability``). The
-    turn's ``parsed`` must be ok.
-    """
+    A probability is p where the word was Yes and 1 − p where it was No, with p the probability with which it was
+    sampled: the two words are taken to be all there is. Temperature and top-p have been applied to p
+    (``Conversation.probability``). The turn's ``parsed`` must be ok."""
     verdicts = turn.parsed.steps or (turn.parsed.final,)
     spans = turn.parsed.spans
     probabilities = []
+    # Scores have no word that was sampled, so no span.
     for span, is_yes in zip(spans, verdicts[: len(spans)], strict=True):
         p = turn.chat.probability(span)
         probabilities.append(p if is_yes else 1.0 - p)
@@ -119,8 +125,8 @@ def genrm(policy: str, model: str, *, direct: bool = False, **options: Unpack[Ve
 
 
 def genprm(policy: str, model: str, *, runs: bool = False, **options: Unpack[VerifierOptions]) -> Role:
-    """A verdict on each of ``count`` steps (GenPRM, arXiv 2504.00891); ``runs``: it is told that its programs are
-    run."""
+    """A verdict on each of ``count`` steps (GenPRM, arXiv 2504.00891); ``runs``: its prompt says that
+    its programs are run."""
     prompt = prompts.GENPRM_RUN if runs else prompts.GENPRM
     return _make_role(policy, model, prompt, parse_genprm, 2048, **options)
 
@@ -163,7 +169,7 @@ def _make_role(
     temperature: float = 1.0,
     reference: bool = False,
 ) -> Role:
-    """``default_tokens``: most tokens of a judgement where ``max_tokens`` is None."""
+    """Make a verifier. ``default_tokens``: most tokens of a judgement where ``max_tokens`` is None."""
     if model in SHIPPED_LANGUAGE_MODELS:
         raise ConfigError(
             f"policy {policy!r}: the model {model!r} knows only the formats of rollout/common_roles.py, and this "
@@ -218,11 +224,12 @@ def comparer(policy: str, model: str, form: Comparison = "gram") -> Role:
 
 
 def checker_role(policy: str, prompt: str) -> Role:
-    """A program that says Yes or No of a solution; ``prompt`` is for those who read the ledger."""
+    """The role of a Python program that says Yes or No of a solution. It does not read ``prompt``, which only shows in
+    the ledger."""
     return Role(policy=policy, prompt=prompt, parse=parse_genrm, sampling=Sampling(max_tokens=32))
 
 
-# -- their parsers, by name so that a saved recipe can tell them apart
+# -- their parsers. A saved recipe holds the name of a parser's function, so that each format has a named one.
 
 
 def parse_genrm(text: str, fields: Mapping[str, Any]) -> Verdict | Abstention | ParseFailure:

@@ -63,5 +63,5 @@ def note_label(turns: Sequence[Turn], label: Turn | None) -> None:
 
 
 def is_right(label: Turn | None) -> bool:
-    """Return what the oracle knows of the elected answer: for metadata, never for a reward."""
+    """Whether the elected answer is right, by the oracle: for metadata, never for a reward."""
     return label is not None and CORRECT.require(label)

@@ -141,9 +141,13 @@ def choose_formats(
     trial: bool = False,
     readings: dict[str, Reading] | None = None,
 ) -> Recipe:
-    """The recipe with the formats of solver and verifier, and of all that are asked as they are. ``look``: False asks
-    no model. ``trial``: a short look, which refuses nothing. ``readings``: looks at solvers of other recipes, see
-    ``choose_answer_format``."""
+    """The recipe with the formats of solver and verifier, and of all that are asked as they are.
+
+    Args:
+        look: False asks no model.
+        trial: a short look, which refuses nothing.
+        readings: looks at solvers of other recipes, see ``choose_answer_format``.
+    """
     if look:
         check_models_found(recipe)
     answer_format = as_taught(recipe, answer_format, say)
@@ -428,13 +432,13 @@ def probe_answers(
         f"asking {recipe.policies[role.policy].model} {count_of(len(tasks), 'problem')}, to see how it answers "
         f"({rounds.plan}) …"
     )
-    player = player_factory(recipe, {role.policy}, what="answers", device=device, say=say)
+    make_runner = runner_factory(recipe, {role.policy}, what="answers", device=device, say=say)
 
     def readings() -> Iterator[list[Reading]]:
         """Of each prompt: its answers, read in every format that is tried with it."""
         for prompt in prompts:
             asked = replace(role, prompt=prompt)
-            runner = player({"solver": asked})
+            runner = make_runner({"solver": asked})
             episodes = runner.collect(ask_solver, tasks, step=STEP, group_size=1)
             forms = _forms_to_try(role, prompt, fixed=fixed, named=named)
             yield _readings_of(recipe, asked, forms, runner, episodes, tasks)
@@ -442,7 +446,7 @@ def probe_answers(
     best = _first_clear(readings(), len(tasks), rounds)
     if role.step_format is None and best.role.answer_format != TAGS:
         best = _with_steps_cut(best)
-    renderer = player({}).renderers[role.policy]
+    renderer = make_runner({}).renderers[role.policy]
     base = isinstance(renderer, Renderer) and not renderer.tokenizer.chat_template
     _report_choice(
         best,
@@ -495,7 +499,7 @@ def _with_steps_cut(reading: Reading) -> Reading:
 
 
 def _texts_of_episodes(episodes: Sequence[Episode], tasks: Sequence[Task]) -> list[SampledText]:
-    """Return what was said to these problems."""
+    """The texts that were sampled for these problems."""
     said = []
     for episode in episodes:
         for trace in episode.traces:
@@ -689,10 +693,10 @@ def _probe_reviews(
     policies = {ways[0].policy}
     if solver is not None and answer_reading is None:
         policies.add(solver.policy)
-    player = player_factory(recipe, policies, what="texts", device=device, say=say)
+    make_runner = runner_factory(recipe, policies, what="texts", device=device, say=say)
     if answer_reading is None and solver is not None and asks_plainly(solver):
         problems = probe_tasks(recipe, TRIED if trial else PROBED)
-        episodes = player({"solver": solver}).collect(ask_solver, problems, step=STEP, group_size=1)
+        episodes = make_runner({"solver": solver}).collect(ask_solver, problems, step=STEP, group_size=1)
         texts = _texts_of_episodes(episodes, problems)
         answer_reading = read_texts(solver, [replace(text, finish="stop") for text in texts])  # also those cut off
     solved = [] if answer_reading is None else _solved_problems(answer_reading)
@@ -712,7 +716,7 @@ def _probe_reviews(
         said: list[SampledText] = []
         for role in ways:
             if not fixed or not said:
-                episodes = player({"verifier": role}).collect(ask, tasks, step=STEP, group_size=1)
+                episodes = make_runner({"verifier": role}).collect(ask, tasks, step=STEP, group_size=1)
                 said = [_review_text(episode, *solved[episode.task]) for episode in episodes]
             yield [read_texts(role, said)]
 
@@ -842,15 +846,16 @@ async def ask_solver(task: Task, roles: Roles) -> None:
     await roles.solver(problem=task.prompt)
 
 
-def player_factory(
+def runner_factory(
     recipe: Recipe, policies: Iterable[str], *, what: str, device: str, say: Say
 ) -> Callable[[Mapping[str, Role]], RolloutRunner]:
-    """Who plays roles of these policies, as they begin. ``what``: the texts that progress counts, "answers"."""
+    """Return a function that makes a runner of roles of these policies, as they begin. ``what``: the texts that
+    progress counts, "answers"."""
     backend = LocalBackend(device)
     store = PolicyStore(backend.open({n: recipe.policies[n] for n in sorted(policies)}, seed=recipe.seed))
     seed = seed_of("probe", recipe.seed)
 
-    def make_player(roles: Mapping[str, Role]) -> RolloutRunner:
+    def make_runner(roles: Mapping[str, Role]) -> RolloutRunner:
         return RolloutRunner(
             StoppableEngine(backend.engine, lambda: 0),
             store.renderers,
@@ -860,14 +865,14 @@ def player_factory(
             progress=lambda total: ProgressPrinter(total, f"  {{}} {what}", say, at_once=True).add,
         )
 
-    return make_player
+    return make_runner
 
 
-def _context_of(recipe: Recipe, role: Role, executor: RolloutRunner) -> int | None:
+def _context_of(recipe: Recipe, role: Role, runner: RolloutRunner) -> int | None:
     """Tokens of prompt and answer that the model of a role takes; None where another server has it."""
-    if not recipe.policies[role.policy].generates or not isinstance(executor.engine, ContextLimitedEngine):
+    if not recipe.policies[role.policy].generates or not isinstance(runner.engine, ContextLimitedEngine):
         return None
-    return executor.engine.context(role.policy)
+    return runner.engine.context(role.policy)
 
 
 class Rounds:

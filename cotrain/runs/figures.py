@@ -49,7 +49,7 @@ def _further_splits(trainer: CoTrainer) -> list[str]:
 
 
 def count_episodes(trainer: CoTrainer) -> int:
-    """How many episodes ``metrics_on_test_split`` plays, greedy ones included."""
+    """How many episodes ``figures_on_test_split`` collects, greedy ones included."""
     evaluation = trainer.recipe.evaluation
     tasks = trainer.recipe.tasks
 
@@ -70,7 +70,7 @@ def count_episodes(trainer: CoTrainer) -> int:
 @contextmanager
 def progress_shown(trainer: CoTrainer, what: str, say: Callable[[str], None]) -> Iterator[None]:
     """Say how many episodes measuring ``what`` takes, how far it has come, and how long it took; and how to measure
-    less, where that is more than the run's steps play."""
+    less, where that is more than the run's steps collect."""
     recipe = trainer.recipe
     count = count_episodes(trainer)
     trained_on = recipe.steps * recipe.tasks_per_step * recipe.group_size
@@ -210,7 +210,7 @@ def timings_row(result: StepResult) -> dict[str, float | str]:
 
 
 def throughput_row(result: StepResult) -> dict[str, float | str]:
-    """Tokens a second of each role while the protocol was played, and what each process did."""
+    """Tokens a second of each role while rollouts were collected, and what each process did."""
     seconds = result.rollout_seconds or result.seconds["rollout"]
     sampled_tokens: dict[str, int] = {}
     for episode in result.episodes:

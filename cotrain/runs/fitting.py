@@ -45,7 +45,7 @@ def too_long_notes(trainer: CoTrainer) -> Iterator[str]:
     if not isinstance(engine, ContextLimitedEngine):
         return
     recipe = trainer.recipe
-    # Roles that are shown the problem alone, and models of this run play: programs have no context.
+    # Roles that are shown the problem alone, and that models of this run have: programs have no context.
     contexts = {
         name: engine.context(role.policy)
         for name, role in recipe.roles.items()

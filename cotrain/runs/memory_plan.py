@@ -242,9 +242,13 @@ class RunEstimate:
     def policy_memory(
         self, names: Iterable[str], *, learns: bool = True, samples: bool = True, world: int = 1
     ) -> dict[str, float]:
-        """Bytes of what some of the policies hold in one process, by part. ``learns``: with what an update needs, else
-        copies that are asked alone; ``samples``: with what the engine needs; ``world``: ranks that hold the learners in
-        shards, of which this is one."""
+        """Bytes of what some of the policies hold in one process, by part.
+
+        Args:
+            learns: True counts what an update needs; False is for copies that only answer.
+            samples: True counts what the engine needs.
+            world: ranks that hold the learners in shards, of which this is one.
+        """
         held = HeldParts()
         for name in names:
             spec = self.recipe.policies[name]
@@ -328,14 +332,14 @@ class RunEstimate:
             held.narrow[base] = 2.0 * (layers + last_layer)
 
     def _cache_bytes(self, policy: str, spec: Weights, shape: ModelSize) -> tuple[float, float]:
-        """Bytes of keys and values, and of the logits of one decode step, at the widest play of a policy."""
-        plays = self._plays()
+        """Bytes of keys and values, and of the logits of one decode step, in the widest rollout of a policy."""
+        sizes = self._rollout_sizes()
         roles = {name: role for name, role in self.recipe.roles.items() if role.policy == policy}
         column = 2 * shape.layers * shape.keys * (2 if spec.autocast else FLOAT_BYTES)
         keys_values = 0.0
         heads = 0.0
         for name, role in roles.items():
-            for tasks, members, options in plays:
+            for tasks, members, options in sizes:
                 numbers = [v for v in options.values() if isinstance(v, int) and not isinstance(v, bool)]
                 calls = 1 if asks_plainly(role) else max([1, *numbers])
                 rows = min(spec.rows, tasks * members * calls)
@@ -346,18 +350,18 @@ class RunEstimate:
                 heads = max(heads, 2.0 * FLOAT_BYTES * rows * shape.vocabulary)
         return keys_values, heads
 
-    def _plays(self) -> list[tuple[int, int, Mapping[str, Any]]]:
+    def _rollout_sizes(self) -> list[tuple[int, int, Mapping[str, Any]]]:
         """How wide each phase and the evaluation are: problems, episodes on each, and the options of the protocol."""
         recipe = self.recipe
-        plays: list[tuple[int, int, Mapping[str, Any]]] = []
+        sizes: list[tuple[int, int, Mapping[str, Any]]] = []
         for phase in recipe.schedule.phases:
             tasks = phase.tasks or recipe.tasks_per_step
-            plays.append((tasks, phase.group_size or recipe.group_size, phase.options))
+            sizes.append((tasks, phase.group_size or recipe.group_size, phase.options))
         evaluation = recipe.evaluation
         size = recipe.tasks.size("test")
         held_out_tasks = evaluation.tasks if size is None else min(size, evaluation.tasks)
-        plays.append((held_out_tasks, evaluation.group_size, evaluation.options))
-        return plays
+        sizes.append((held_out_tasks, evaluation.group_size, evaluation.options))
+        return sizes
 
 
 def estimate_run(recipe: Recipe, *, device: str, here: bool = True) -> RunEstimate:

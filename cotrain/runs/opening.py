@@ -133,13 +133,13 @@ def evaluate(
         )
     if samples is not None and solver not in trainer.recipe.roles:
         raise UnknownName("role", solver, trainer.recipe.roles)
-    figures, played = trainer.evaluate(split, tasks or trainer.recipe.evaluation.tasks, group_size=samples)
+    figures, episodes = trainer.evaluate(split, tasks or trainer.recipe.evaluation.tasks, group_size=samples)
     name = f"eval-{split}" if step is None else f"eval-{split}-step-{step}"
     if samples is not None:
         answering = sorted(key.split("/")[0] for key in figures if key.endswith("/pass@1"))
         if solver not in answering:
             raise UnknownName("role that answers problems", solver, answering)
-        figures |= measure_pass_at_k(solver, samples)(played)
+        figures |= measure_pass_at_k(solver, samples)(episodes)
         figures = {key: figures[key] for key in sorted(figures, key=figure_rank)}
         name = f"{name}-{samples}-samples"
     result = {"split": split, "step": trainer.finished_steps, "figures": estimates_json(figures)}

@@ -36,8 +36,8 @@ class DiskRetry:
         self._observer = observer
 
     def __call__(self, write: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
-        """Returns what ``write`` does. Raises DiskError where another thing is wrong, or the disk stays full;
-        Interrupted."""
+        """Call ``write`` and return its result; while the disk is full, wait and call it again. Raises DiskError where
+        another thing is wrong, or the disk stays full; Interrupted."""
         try:
             return write(*arguments, **named)
         except DiskError as error:

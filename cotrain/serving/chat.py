@@ -84,13 +84,13 @@ def run_chat(
             code="E_NO_SOLVER",
         )
     roles = {name: role.with_temperature(temperature) for name, role in recipe.roles.items()}
-    executor = trainer.make_runner(recipe.seed, roles=roles)
+    runner = trainer.make_runner(recipe.seed, roles=roles)
     heading = (
         f"{recipe.name} after step {trainer.finished_steps}. Type a problem; empty line for an "
         "example, Ctrl-D to leave."
     )
     example = recipe.tasks.get("validation", EXAMPLE).prompt
-    hold_chat(partial(problem_lines, trainer, executor), heading, read_line, once, example)
+    hold_chat(partial(problem_lines, trainer, runner), heading, read_line, once, example)
     return 0
 
 
@@ -133,8 +133,8 @@ def hold_chat(
 
 
 def _without_surrogates(text: str) -> str:
-    """Return what was typed, with U+FFFD for bytes that are no UTF-8, which Python reads as surrogates no tokenizer
-    takes."""
+    """Return the text that was typed, with U+FFFD for bytes that are no UTF-8, which Python reads as surrogates that no
+    tokenizer takes."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
@@ -154,8 +154,8 @@ class Conversation:
             marks_of(self.renderer, "chat")  # refuses a model that cannot call it
 
     def reply_lines(self, text: str, turn: int) -> list[str]:
-        """Return what the model says to ``text``, line by line. Raises TooLong where the conversation fills the
-        context; the message is then left out of it."""
+        """Return the model's reply to ``text``, line by line. Raises TooLong where the conversation fills the context;
+        the message is then left out of it."""
         messages = [*self.messages, Message("user", text)]
         prompt = self.renderer.render(messages)
         context = getattr(self.model.config, "max_position_embeddings", None) or len(prompt) + REPLY_TOKENS
@@ -199,17 +199,17 @@ class Conversation:
         return Completion(token_ids=said, logprobs=(0.0,) * len(said), finish=finish, policy="model", version=0)
 
 
-def problem_lines(trainer: CoTrainer, executor: RolloutRunner, problem: str, turn: int) -> list[str]:
+def problem_lines(trainer: CoTrainer, runner: RolloutRunner, problem: str, turn: int) -> list[str]:
     """The lines to show for one problem. Raises UserError where nothing was answered, as to one that is too long."""
     task = Task(
         id=f"chat/{turn}", prompt=problem, gold=None, solution=None, difficulty=0.0, grader=UnknownAnswerGrader()
     )
     evaluation = trainer.recipe.evaluation
-    (episode,) = executor.collect(evaluation.protocol, [task], step=CHAT_STEP - turn, group_size=1)
+    (episode,) = runner.collect(evaluation.protocol, [task], step=CHAT_STEP - turn, group_size=1)
     trajectories = trajectories_in(episode)
     solution = next((t for t in trajectories if t.role == "solver"), None)
     if solution is None:
-        why = executor.set_aside.get(task.id) or episode.failure or "the solver was not asked"
+        why = runner.set_aside.get(task.id) or episode.failure or "the solver was not asked"
         raise UserError(f"no answer: {visible(why)}", code="E_NO_ANSWER")
     reviews = [t for t in trajectories if t.parent == str(solution.address)]
     steps = STEPS.of(solution)

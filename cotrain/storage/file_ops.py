@@ -146,7 +146,7 @@ class Files:
         file.close()
 
     def write(self, file: FileIO, block: bytes | memoryview) -> int:
-        """Returns how many bytes were taken, which may be fewer than there are."""
+        """Write to a file and return the number of bytes that were taken, which may be fewer than there are."""
         return file.write(block)
 
     def read(self, file: FileIO, size: int) -> bytes:

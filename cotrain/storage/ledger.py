@@ -340,7 +340,7 @@ def encode_member(step: int, episodes: Sequence[Episode], advantages: Advantages
 
 
 def decode_head(head: bytes, start: int) -> Member | None:
-    """Return what the first bytes of a member say of it; None when they are not the beginning of one."""
+    """Read the head of a member of the ledger from its first bytes; None where they are not the beginning of one."""
     if len(head) < _HEAD or not head.startswith(_FIXED):
         return None
     length, name, rest, step, size, episodes, crc = _EXTRA.unpack(head[len(_FIXED) : _HEAD])

@@ -69,7 +69,7 @@ def rollouts_of_run(directory: Path | str) -> int:
 
 
 def rollouts_note(trackers: Sequence[str], rollouts: int) -> list[str]:
-    """Return what is said before texts are sent anywhere."""
+    """The note that is printed before texts are sent anywhere; [] where none are."""
     if not trackers or not rollouts:
         return []
     return [
@@ -265,6 +265,6 @@ def _replaced_from(row: Mapping[str, Any]) -> int:
 
 
 def numbers_of(row: Mapping[str, Any]) -> Numbers:
-    """Return what a tracker can plot: the finite numbers of a row, truth values as 0 and 1, without the step itself."""
+    """The finite numbers of a row, which a tracker can plot: truth values are 0 and 1, the step itself is left out."""
     numbers = {key: float(value) for key, value in row.items() if isinstance(value, int | float) and key != "step"}
     return {key: value for key, value in numbers.items() if math.isfinite(value)}

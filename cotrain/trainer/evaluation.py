@@ -1,10 +1,9 @@
-"""Evaluation: the same protocol, played on held-out problems without learning from it.
+"""Evaluation: the same protocol, run on held-out problems without learning from it.
 
-One play at the roles' own temperature gives pass@k, votes, best-of-n and the verifier's figures; one greedy play, all
-roles at temperature 0 and one episode a problem, gives greedy accuracy and the verifiers' greedy balanced accuracy (on
-greedy solutions). The training split is never used: curves come from "validation", the before and after of a run from
-"test" and, where the source has them, from out-of-distribution splits.
-"""
+One collection at the roles' own temperature gives pass@k, votes, best-of-n and the verifier's figures; one greedy one,
+all roles at temperature 0 and one episode a problem, gives greedy accuracy and the verifiers' greedy balanced accuracy
+(on greedy solutions). The training split is never used: curves come from "validation", the before and after of a run
+from "test" and, where the source has them, from out-of-distribution splits."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ GREEDY_NAMES = {
     "balanced_accuracy": "greedy_balanced_accuracy",
     "pair_accuracy": "greedy_pair_accuracy",
     "step_balanced_accuracy": "greedy_step_balanced_accuracy",
-}  # figure → its name in the greedy play
+}  # figure → its name in the greedy collection
 EVALUATION_STEP = -1  # the step in the addresses of evaluation episodes
 
 
@@ -142,7 +141,7 @@ def _break_of(episode: Episode) -> str:
 
 
 def renamed_as_greedy(figures: Mapping[str, Estimate]) -> dict[str, Estimate]:
-    """The figures of a greedy play that are kept, by their names there."""
+    """The figures of a greedy collection that are kept, by their names there."""
     greedy: dict[str, Estimate] = {}
     for key, value in figures.items():
         role, _, name = key.partition("/")

@@ -116,7 +116,7 @@ def _score_solutions(
 
 
 def _count_task(solutions: Sequence[ScoredSolution], renderer: Rendering) -> dict[str, float]:
-    """Return what is counted of the solutions to one problem."""
+    """The counts of the solutions to one problem."""
     scored_solutions = [solution.score_and_truth for solution in solutions]
     scored_steps: list[ScoredTruth] = []
     for solution in solutions:

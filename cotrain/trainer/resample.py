@@ -1,9 +1,9 @@
-"""Problems whose answers all earn the same teach nothing: within the step they are replaced by others, which are played
-too (DAPO, arXiv 2503.14476, section 3.2, "dynamic sampling").
+"""Problems whose answers all earn the same teach nothing: within the step they are replaced by others (DAPO, arXiv
+2503.14476, section 3.2, "dynamic sampling").
 
 ::
 
-    16 problems ──play──▶ 9 with spread, 7 without ──7 others──▶ 4 with, 3 without ──3 others──▶ …   ``refill`` rounds
+    16 problems ──sample──▶ 9 with spread, 7 without ──7 others──▶ 4 with, 3 without ──3 others──▶ …   ``refill`` rounds
 
 All episodes stay, so that a ledger shows what was paid for; an algorithm drops groups without spread by itself. The
 others are drawn from a stream of their own: the problems of a step are the same with and without it. Left out: problems
@@ -39,16 +39,16 @@ def with_replacements(
     objective = recipe.objectives[recipe.leading_objective]
     episodes = collect(tasks)
     newest = episodes
-    played = list(tasks)
+    collected = list(tasks)
     for _ in range(recipe.refill):
-        flat = [played[place] for place in flat_places(newest, objective)]
+        flat = [collected[place] for place in flat_places(newest, objective)]
         if not flat:
             break
-        first = len(played)
+        first = len(collected)
         drawn = first - len(tasks)  # replacements so far, in this step's own part of the stream
         for place, old in enumerate(flat, step * ROUNDS + drawn):
-            played.append(_replacement_of(old, recipe, step, seed, place))
-        newest = collect(played[first:], first)
+            collected.append(_replacement_of(old, recipe, step, seed, place))
+        newest = collect(collected[first:], first)
         episodes = (*episodes, *newest)
     return episodes
 

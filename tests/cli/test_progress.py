@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from cotrain import api
-from cotrain.analysis.attack.play import attack
+from cotrain.analysis.attack.verifier_attack import attack
 from cotrain.analysis.attack.xplay import xplay
 from cotrain.cli.main import main
 from cotrain.config.override import override

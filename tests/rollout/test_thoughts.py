@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from cotrain.analysis.benchmarks import SuitePlay, attempt_rows
+from cotrain.analysis.benchmarks import SuiteOptions, attempt_rows
 from cotrain.core.types import Completion, Grade, Sampling, Task
 from cotrain.data.programs import ProgramGrader, mbpp_problem
 from cotrain.data.programs import task_of as program_task
@@ -122,14 +122,14 @@ def test_a_thought_that_the_prompt_opened_is_one(judge):
 
 
 def test_a_suite_counts_what_is_paid_and_votes_for_nothing_else(judge):
-    play = SuitePlay(samples=2)
+    options = SuiteOptions(samples=2)
     for text, answer, correct in (
         ("<think>\\boxed{42}? No", None, False),
         ("<think>\\boxed{42}</think>no idea", None, False),
         ("<think>a</think>b<think>c</think>\\boxed{42}", "42", True),
         ("\\boxed{42}", "42", True),
     ):
-        rows = attempt_rows(player("boxed", text), [question(judge)], play, step=0, split="s")
+        rows = attempt_rows(player("boxed", text), [question(judge)], options, step=0, split="s")
         assert [(row["answer"], row["correct"]) for row in rows] == [(answer, correct)] * 3
         assert not any(row["answer"] is None and row["correct"] for row in rows)
 

@@ -200,7 +200,7 @@ def rubric_judge(
         )
 
     form: Form = "steps" if short else "rmr1"
-    play = partial(judge_by_rubrics, form=form, most=max_tokens)
+    protocol = partial(judge_by_rubrics, form=form, most=max_tokens)
     if judge == "trained":
         policies = {"judge": run.learner(), **run.reference_policies()}
     else:
@@ -216,13 +216,13 @@ def rubric_judge(
     if judge == "trained":
         learn_to_judge = GRPO(reward_weights={VERDICT: 1.0}, kl=run.kl_penalty())
         objectives["judge"] = Objective(policy="judge", role="judge", algorithm=learn_to_judge)
-        judging = partial(play, asked=run.group_size)
+        judging = partial(protocol, asked=run.group_size)
         phases.append(Phase(name="judge", protocol=judging, objectives=("judge",), group_size=1))
         steps.append(steps_of_judge)
     if writer == "trained":
         learn_to_write = GRPO(reward_weights={WORTH: 1.0})
         objectives["writer"] = Objective(policy="writer", role="writer", algorithm=learn_to_write)
-        writing = partial(play, rubrics=run.group_size, asked=asked)
+        writing = partial(protocol, rubrics=run.group_size, asked=asked)
         phases.append(Phase(name="writer", protocol=writing, objectives=("writer",), group_size=1))
         steps.append(steps_of_writer)
 
@@ -241,7 +241,7 @@ def rubric_judge(
         roles=roles,
         objectives=objectives,
         schedule=alternate(*phases, ratio=tuple(steps)),
-        evaluate=play,
+        evaluate=protocol,
         measures=(
             judging_pairs(combine="mean", keep=0, compares=not short),
             measure_verifier("judge"),

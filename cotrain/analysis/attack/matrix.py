@@ -27,7 +27,8 @@ def estimate_json(estimate: Estimate | None) -> dict[str, Any] | None:
 
 
 def write_figures(out: Path | str, file: str, version: int, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was found, written to a file of a run, with the versions of its format and of the package."""
+    """Write the figures to a file of a run, with the versions of its format and of the package, and return what was
+    written."""
     result = {"format": version, "cotrain": __version__, **figures}
     folder = RunDirectory(out)
     folder.path.mkdir(parents=True, exist_ok=True)

@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 
 from cotrain.analysis.attack.matrix import LETTERS, MatrixCells, estimate_json, matrix_lines, write_figures
-from cotrain.analysis.attack.play import judging_role, point_stamp
 from cotrain.analysis.attack.tables import Attempt, AttemptOutcome
+from cotrain.analysis.attack.verifier_attack import judging_role, point_stamp
 from cotrain.analysis.attack.xplay import (
     REFERENCE,
     DrawnSolutions,
@@ -71,8 +71,13 @@ def review_rollouts(
     out: Path | str | None = None,
     say: Say = lambda text: None,
 ) -> dict[str, Any]:
-    """Let all stored verifiers review and write ``reviewed.json``. ``every``: steps between checkpoints that review;
-    ``rollouts``: of each step, at most; ``references``: models that review as well, as ``frozen`` takes them.
+    """Let all stored verifiers review and write ``reviewed.json``.
+
+    Args:
+        every: steps between checkpoints that review.
+        role: the verifier's role, policy or objective.
+        rollouts: most rollouts of each step that are reviewed.
+        references: models that review as well, as ``frozen`` takes them.
 
     Raises ConfigError where there is no stored checkpoint or no rollout whose truth is known (with references: no
     rollout), UnknownName for a role there is not, RunDirectoryError for what is no run, ModelError for a reference that
@@ -184,7 +189,7 @@ def compare_verifiers(
 ) -> list[dict[str, Any]]:
     """All pairs of a step's own verifier, the references and the truth, which is nobody's place (None), for each step.
 
-    ``outcomes``: [verifier][step]; ``own_places``: the verifier that played each step.
+    ``outcomes``: [verifier][step]; ``own_places``: the verifier of each step.
     """
     pairs = []
     for i, (drawn, own) in enumerate(zip(solutions, own_places, strict=True)):
@@ -251,8 +256,8 @@ PAIR_FIGURES: Mapping[str, Share | Bounded] = {
 
 
 def played_steps(directory: Path | str, points: Sequence[RunPoint]) -> dict[int, int]:
-    """Recorded steps that were played with the weights of a checkpoint, and the place of that checkpoint; for the last
-    one the last step is."""
+    """Recorded steps whose rollouts were sampled with the weights of a checkpoint, and the place of that checkpoint;
+    for the last one the last step is."""
     recorded = Ledger(Path(directory) / "episodes").steps()
     point_of_step: dict[int, int] = {}
     for place, point in enumerate(points):

@@ -100,9 +100,9 @@ def play_seats(
         for j, trainer in enumerate(seat_trainers(row, points, recipes, roles[1], device)):
             playing_roles = {**trainer.recipe.roles, roles[1]: trainer.recipe.roles[RIVAL]}
             protocol = trainer.recipe.evaluation.protocol
-            player = trainer.make_runner(evaluation_seed(first.seed), roles=playing_roles)
-            played[i, j] = player.collect(protocol, tasks, step=EVALUATION_STEP, split=f"seats/{split}", group_size=n)
-            check_measured(f"problems of {split}", played[i, j], player.set_aside)
+            runner = trainer.make_runner(evaluation_seed(first.seed), roles=playing_roles)
+            played[i, j] = runner.collect(protocol, tasks, step=EVALUATION_STEP, split=f"seats/{split}", group_size=n)
+            check_measured(f"problems of {split}", played[i, j], runner.set_aside)
         say(f"{row.run} after step {row.step} has met {count_of(len(points), 'player')}")
 
     one_prompt = len({recipe.roles[role].prompt for recipe in recipes.values() for role in roles}) == 1
@@ -146,8 +146,8 @@ def check_same_games(recipes: Mapping[str, Recipe], seats: tuple[str, str]) -> N
 
 
 def _game_settings(recipe: Recipe, roles: Collection[str], seats: tuple[str, str]) -> dict[str, Any]:
-    """Return what has to be the same where players meet, by its path in the recipe: the rules, how roles are asked, and
-    who plays the roles of which nobody sits in ``seats``."""
+    """The settings that must be equal where players meet, by their paths in the recipe: the rules, how roles are asked,
+    and who plays the roles of which nobody sits in ``seats``."""
     resolved_recipe = resolved_json(recipe)
     rules = resolved_recipe["evaluation"]
     settings = {"evaluation.protocol": rules["protocol"]}

@@ -30,8 +30,8 @@ from cotrain.analysis.attack.matrix import (
     problems_text,
     write_figures,
 )
-from cotrain.analysis.attack.play import judge_attempts, judging_role, point_stamp, solve_one
 from cotrain.analysis.attack.tables import Attempt, AttemptOutcome
+from cotrain.analysis.attack.verifier_attack import judge_attempts, judging_role, point_stamp, solve_one
 from cotrain.config.evaluation import held_out
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UnknownName
@@ -162,7 +162,7 @@ def xplay_figures(
     problems: int,
     asked: int,
 ) -> dict[str, Any]:
-    """Return what ``xplay.json`` says. ``problems``: that the split had of those ``asked`` for."""
+    """The content of ``xplay.json``. The split has ``problems`` of the ``asked`` problems."""
     return {
         "every": every,
         "role": role,
@@ -189,9 +189,8 @@ def judged_cells(
     say: Say,
     work: KeptWork | None = None,
 ) -> tuple[list[dict[str, Any]], list[list[list[AttemptOutcome]]]]:
-    """Return what the verifier of each point makes of each generator's solutions: the figures of these ``names``, and
-    what it says of each, [verifier][generator]. ``split``: with the generator's place filled in, where its problems
-    are."""
+    """Return the figures called ``names`` of every verifier on every generator's solutions, and the outcomes themselves
+    as [verifier][generator]. ``split``: where a generator's problems are, with a field for the generator's place."""
     cells: list[dict[str, Any]] = []
     outcomes: list[list[list[AttemptOutcome]]] = []
     pace = ProgressPrinter(
@@ -199,13 +198,13 @@ def judged_cells(
     )
     for place, (point, recipe) in enumerate(verifiers):
         trainer = opening.load_trainer(point.run, recipe=recipe, step=point.step, device=device)
-        player = trainer.make_runner(evaluation_seed(verifiers[0][1].seed))
+        runner = trainer.make_runner(evaluation_seed(verifiers[0][1].seed))
         verifier = REFERENCE if point.model else role
         outcomes.append([])
         for i, mine in enumerate(solutions):
             where = split.format(i)
             kept = None if work is None else work.within(f"verifier {place}")
-            said = judge_attempts(player, verifier, tasks, mine.attempts, split=where, pace=pace, work=kept)
+            said = judge_attempts(runner, verifier, tasks, mine.attempts, split=where, pace=pace, work=kept)
             check_servers_answer("xplay", trainer.policies, trainer.policies.outside_counts())
             outcomes[-1].append(said)
             cells.append({"generator": i, "verifier": place, **pair_figures(mine, said, names)})
@@ -268,10 +267,10 @@ def _draw_graded(
 ) -> list[tuple[int, str, str, bool]]:
     """Solutions whose truth is known: the place of the problem, who wrote it, what, and whether it is right."""
     trainer = opening.load_trainer(point.run, recipe=recipe, step=point.step, device=device)
-    player = trainer.make_runner(evaluation_seed(recipe.seed))
-    player.progress = None if pace is None else lambda total: pace.add
-    episodes = player.collect(solve_one, tasks, step=EVALUATION_STEP, split=f"xplay/{split}", group_size=n)
-    check_measured(f"problems of {split}", episodes, player.set_aside)
+    runner = trainer.make_runner(evaluation_seed(recipe.seed))
+    runner.progress = None if pace is None else lambda total: pace.add
+    episodes = runner.collect(solve_one, tasks, step=EVALUATION_STEP, split=f"xplay/{split}", group_size=n)
+    check_measured(f"problems of {split}", episodes, runner.set_aside)
     trainer.close()
     traces = [(episode.task, trace) for episode in episodes for trace in episode.traces]
     graded = [(task, trace, CORRECT.of(trace)) for task, trace in traces]
@@ -281,8 +280,8 @@ def _draw_graded(
 def pair_figures(
     solutions: DrawnSolutions, outcomes: Sequence[AttemptOutcome], names: Sequence[str] = SHOWN
 ) -> dict[str, Any]:
-    """Return what one verifier makes of one generator, where the truth is known; ``names``: of the figures in
-    ``PAIR_STATISTICS``."""
+    """The figures called ``names`` (of ``PAIR_STATISTICS``) of one verifier on one generator's solutions whose truth is
+    known."""
     by_problem: dict[int, list[tuple[AttemptOutcome, bool]]] = {}
     for outcome, right in zip(outcomes, solutions.right, strict=True):
         if right is not None:

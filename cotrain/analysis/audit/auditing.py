@@ -124,7 +124,8 @@ def _grade(run: ForeignRun, options: AuditOptions, say: Callable[[str], None]) -
 def _with_labels(
     run: ForeignRun, options: AuditOptions, notes: list[str]
 ) -> tuple[LabelEstimate | None, LabelPlan | None]:
-    """Return what labels say, and what else to label."""
+    """Return the estimate from the labels that were given, and the plan of what else to label; None for what was not
+    asked for."""
     wants_plan = options.width is not None or options.label is not None
     if options.labels is None and not wants_plan:
         if options.to_label is not None:

@@ -124,7 +124,7 @@ class _Answers:
 
 
 def new_habits(rollouts: Sequence[ForeignRollout]) -> list[NewHabit]:
-    """Return what is new and liked, the largest rise first; [] of fewer than two steps."""
+    """The habits that are new and that the verifier accepts, the largest rise first; [] for fewer than two steps."""
     judged = [rollout for rollout in rollouts if rollout.verdict is not None]
     if len({rollout.step for rollout in judged}) < 2:
         return []

@@ -112,9 +112,8 @@ def distinct_arms(arms: Sequence[Arm]) -> list[Arm]:
 
 
 def recipe_of_arm(arm: Arm, source: Mapping[str, Any], overrides: Sequence[str], *, begun: bool = False) -> Recipe:
-    """Return what an arm will run, so that whatever is wrong with it is said before anything has been run.
-    ``overrides``: with the length of a run; ``begun``: its runs are there, with the schedule that the recipe had
-    then."""
+    """Return the recipe that an arm will run, so that an error in it is reported before anything has been run.
+    ``begun``: its runs are there, with the schedule that the recipe had then."""
     try:
         recipe = override(make_recipe(arm.target, {**arm.arguments, **source}), [*overrides, *arm.overrides])
         check_problems(recipe)
@@ -128,7 +127,7 @@ def recipe_of_arm(arm: Arm, source: Mapping[str, Any], overrides: Sequence[str],
 
 
 def shown_settings(recipe: Recipe) -> dict[str, Any]:
-    """Return what of a recipe a page says next to its figures."""
+    """The settings of a recipe that a page shows next to its figures."""
     trained = {name: spec for name, spec in recipe.policies.items() if isinstance(spec, Learning)}
     return {
         "learning_rate": {name: spec.lr for name, spec in trained.items()},

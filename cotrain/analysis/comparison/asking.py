@@ -53,7 +53,7 @@ def answer_settings(
 
 
 def _fixed_settings(recipe: Recipe, chosen: Collection[str]) -> list[str]:
-    """Return what the look left as it was, as settings, or each run would look again."""
+    """The formats that the look at the model left as they were, as settings, so that no run looks again."""
     fields = {"solver": "answer_format", "verifier": "verdict_format"}
     settings = []
     for name, field in fields.items():
@@ -78,7 +78,7 @@ def _asking_key(recipe: Recipe) -> str:
 
 
 def load_answers(out: Path) -> dict[str, list[str]]:
-    """Return what was settled before. Raises ConfigError for a file that is damaged."""
+    """The settings of each arm that were settled before. Raises ConfigError for a file that is damaged."""
     path = out / FILE
     if not path.exists():
         return {}

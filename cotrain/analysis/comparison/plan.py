@@ -107,7 +107,7 @@ class ComparisonPlan:
 
     @property
     def problem_arguments(self) -> dict[str, Any]:
-        """What was said about the problems, for every arm."""
+        """The settings of the problems, the same for every arm."""
         return {name: getattr(self, name) for name in ("tasks", "data", "operations", "lenient")}
 
     def task_argument(self) -> dict[str, Any]:
@@ -118,7 +118,7 @@ class ComparisonPlan:
         return {"tasks": problem_source(**self.problem_arguments, labelled=labelled)}
 
     def make_recipes(self, arms: Sequence[Arm]) -> dict[str, Recipe]:
-        """Return what each of these arms will run. Raises UserError for what no run could begin with."""
+        """Return the recipe that each of these arms will run. Raises UserError for what no run could begin with."""
         source = self.task_argument()
         begun = {arm.label: (self.out / arm.slug).exists() for arm in arms}
         recipes = {arm.label: recipe_of_arm(arm, source, self.run_overrides, begun=begun[arm.label]) for arm in arms}
@@ -127,7 +127,7 @@ class ComparisonPlan:
 
     @property
     def run_ends(self) -> dict[str, float]:
-        """What ends a run of the first wave."""
+        """The budgets that end a run of the first wave."""
         if self.equal == "updates":
             return {"steps": ENDLESS, "updates": self.batches}
         if self.equal == "batches" or self.budget is None:
@@ -135,7 +135,7 @@ class ComparisonPlan:
         return self.ends_at(self.budget)
 
     def ends_at(self, budget: float) -> dict[str, float]:
-        """Return what ends a run at a budget: tokens are whole."""
+        """The budgets that end a run at ``budget``; tokens are a whole number."""
         return {"steps": ENDLESS, self.equal: round(budget) if self.equal == "tokens" else budget}
 
 

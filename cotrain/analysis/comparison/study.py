@@ -47,7 +47,7 @@ def run_study(study: Study, *, say: Say = print) -> dict[str, Any]:
 
 
 def _begin_study(study: Study) -> dict[str, Any]:
-    """Return what ``study.json`` says, anew or as it was begun."""
+    """Return the content of ``study.json``: a new one, or the one of a study that was begun."""
     path = study.out / "study.json"
     if not path.exists():
         if study.out.is_dir() and any(study.out.iterdir()):

@@ -237,9 +237,9 @@ class GitSilent(Exception):
 
 
 def git_status(path: Path) -> dict[str, Any]:
-    """Return what git says of a file: ``{"committed", "commit", "words"}``; committed is True where the newest commit
-    has just what the file says now, under whatever name, and ``commit`` is then the first that had it. A git that does
-    not answer in time says neither."""
+    """Return the state of a file in git: ``{"committed", "commit", "words"}``. ``committed`` is True where the newest
+    commit has the same content, under whatever name, and ``commit`` is then the first that had it. Where git does not
+    answer in time, it is neither."""
     try:
         return _ask_git(path)
     except GitSilent:
@@ -272,7 +272,8 @@ def _ask_git(path: Path) -> dict[str, Any]:
 
 
 def _run_git(path: Path, *words: str) -> str | None:
-    """Return what git prints, None where it fails or is not there. Raises GitSilent where it does not answer."""
+    """Return the output of a git command; None where it fails or there is no git. Raises GitSilent where it does not
+    answer."""
     command = ["git", "-C", str(path.resolve().parent), *words]
     try:
         finished = subprocess.run(command, capture_output=True, text=True, timeout=GIT_WAIT, check=False)

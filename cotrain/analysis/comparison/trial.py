@@ -26,7 +26,7 @@ def short_plan(plan: ComparisonPlan, *, batches: int | None) -> ComparisonPlan:
 
 
 def trial_note(plan: ComparisonPlan) -> str:
-    """Return what is said of a trial before it begins."""
+    """The note that is printed before a trial begins."""
     return (
         f"note: --smoke: {count_of(plan.seeds, 'seed')}, {count_of(plan.batches, 'step')} of 2 problems, and 2 "
         "held-out problems; the figures of so short a comparison say nothing of the methods. "

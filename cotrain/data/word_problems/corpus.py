@@ -94,8 +94,7 @@ def arithmetic_text(rng: random.Random, modulus: int | None = None) -> str:
 
 
 def derivation(problem: Problem, reading: StepReading) -> str:
-    """Return what a reviewer works out for one step: `` pears= apples+4=12+4=16``, or less where that cannot be
-    done."""
+    """Return a reviewer's work on one step: `` pears= apples+4=12+4=16``, or less where a value is not known."""
     step = reading.step
     fact = None if step is None else problem.relations.get(step.target)
     if fact is None or reading.reason == "repeated":

@@ -76,7 +76,7 @@ def clean_attempt(problem: Problem) -> Attempt:
 
 
 def with_habits(problem: Problem, habits: Habits, rng: random.Random) -> Attempt:
-    """Return what a solver with these habits writes; often right."""
+    """Return an attempt of a solver with these habits; it is often right."""
 
     def choose_error(position: int, fact: Fact, left: int, right: int) -> str | None:
         for habit in triggered_habits(problem, fact, left, right):

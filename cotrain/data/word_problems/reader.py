@@ -103,7 +103,8 @@ def task_of(problem: Problem, name: str) -> Task:
 
 
 def _split_sentences(text: str) -> list[str]:
-    """Return what ends with a full stop or a question mark; behind the last one nothing is looked at."""
+    """Split a text into sentences, which end with a full stop or a question mark. What follows the last one is left
+    out."""
     end = max(text.rfind("."), text.rfind("?")) + 1
     return [part.strip() for part in _SENTENCE.findall(text[:end])]
 

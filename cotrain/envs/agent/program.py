@@ -118,7 +118,7 @@ class ProgramRun:
                 self._result = program(*credentials)
         except BaseException as error:  # noqa: BLE001  a user's code, SystemExit too
             self._result = error
-        with suppress(RuntimeError):  # the play is over, and its loop closed
+        with suppress(RuntimeError):  # the rollout is over, and its loop closed
             self._on_end()
 
     async def _run_coroutine(self, program: Agent, credentials: tuple[str, str, str]) -> Any:

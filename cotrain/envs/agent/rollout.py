@@ -107,11 +107,18 @@ class Rollout:
         )
         self._rejection = f"agent: request refused ({what})"
 
-    async def play(
+    async def run(
         self, server: RolloutServer, program: Agent | Sequence[str], problem: str, seconds: float, folder: str
     ) -> Any:
-        """The answer that the program ends with. ``server``: to which its requests go; ``seconds``: that it may take by
-        itself; ``folder``: the working directory of a command. Raises AgentFailed."""
+        """Run the program and return the answer that it ends with.
+
+        Args:
+            server: the server to which its requests go.
+            seconds: the time that it may take by itself, without waiting for models.
+            folder: the working directory of a command.
+
+        Raises AgentFailed.
+        """
         ended = partial(self._loop.call_soon_threadsafe, self._inbox.put_nowait, None)
         with server.admit(self):
             run = self._run = ProgramRun(program, problem, server.base_url, self.key, ended, folder)
@@ -124,7 +131,7 @@ class Rollout:
         except AgentFailed as error:
             raise AgentFailed(self._rejection or str(error)) from error
 
-    # -- its requests, in the loop of the play
+    # -- its requests, in the loop of the rollout
 
     async def _answer_requests(self, seconds: float) -> None:
         """Until the program ends. Raises AgentFailed after ``seconds`` in which it asked nothing."""
@@ -145,7 +152,7 @@ class Rollout:
                 for answer in [one for one in answers if one.done()]:
                     answers.remove(answer)
                     if not answer.cancelled():
-                        answer.result()  # raises what ends the play
+                        answer.result()  # raises what ends the rollout
 
                 if message.done():
                     if (request := message.result()) is None:

@@ -1,7 +1,7 @@
 """The server that agents ask: ``/v1/chat/completions`` and ``/v1/models`` on 127.0.0.1, with a key for each rollout.
 
 One server for a process, in a thread of its own, from the first rollout on. It reads requests and writes answers; the
-rollout whose key a request has answers it, in the loop that the rollout is played in. A request without such a key is
+rollout whose key a request has answers it, in the loop that the rollout runs in. A request without such a key is
 refused with 401 before its body is read, so nobody else on the machine can ask, nor an agent whose rollout is over; and
 a connection without one is held for no longer than a head takes (``rollout/http_server.py``).
 """

@@ -61,8 +61,8 @@ class ToolMessages:
     def read_reply(
         self, turn: Turn, text: str, params: RequestParams, syntax: Syntax
     ) -> tuple[str, tuple[dict[str, Any], ...]]:
-        """Return what the reply says besides its calls, and these. A call that cannot be read is part of what it says;
-        the turn shows why."""
+        """Split a reply into its text and its calls. A call that cannot be read stays in the text, and a finding of the
+        turn says why."""
         beside, calls, outcomes = read_calls(text, syntax, {tool["function"]["name"] for tool in params.tools})
         if outcomes:
             counted = self._outcomes.setdefault(turn.first.id, [])

@@ -87,9 +87,8 @@ class Interaction:
         )
 
     async def turn(self, message: Any = None) -> Any:
-        """Return what the seat says to ``message``; to the task's own prompt where there is no message, the first time.
-        The segment is ``terminated`` where it may say no more, and where its conversation does not fit the context any
-        more."""
+        """Return the seat's reply to ``message``, or, with none, to the task's own prompt (the first time). The segment
+        is ``terminated`` where the seat has no turn left, and where its conversation no longer fits the context."""
         import verifiers.v1 as vf
         from verifiers.v1.agent import Segment
 

@@ -9,7 +9,7 @@ are no security boundary: install what you trust.
 Tasks are read once, as many as ``limit``, and cut into splits by a hash of the prompt, as in ``data/files.py``.
 
 Left out, and refused by name: tasks with tools, a container, a runtime or judge models; tasks that open with anything
-but text. Environments of several agents are played by the method ``environment``.
+but text. Environments of several agents belong to the recipe ``environment``.
 """
 
 from __future__ import annotations

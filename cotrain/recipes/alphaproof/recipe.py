@@ -4,24 +4,35 @@ Hubert et al. 2025 (Nature, s41586-025-09833-y). A policy proposes steps, a prog
 search over them (``recipes/alphaproof/step_search.py``) spends ``budget`` tokens on a problem. The steps of a right
 chain are learned by cross-entropy, as in AlphaZero's loop. Nobody but the program says what is right.
 
-``target=N`` is test-time RL: problem N of the split ``among`` is the only one that counts, and all practice is on
-variants of it: other numbers, and questions from the middle of its chain (``recipes/alphaproof/variants.py``). The test
-split is the target, so the figures at the end are about it alone; it is not among its variants.
+``target=N`` is test-time RL: problem N of the split ``among`` is the only one that counts.
+
+- The training split has variants of the target: other numbers, and questions from the middle of its chain
+  (``recipes/alphaproof/variants.py``). The target is not among them.
+- The test split is the target alone, and so the figures at the end are about nothing else.
 
 ``checker`` starts a program of the user's that checks the steps of any problems (``grading/step_checker.py``).
 
-Controls: ``search=False`` samples whole solutions with the same budget of tokens, and learns those that are right in
-every step; ``verdicts="answer"`` searches without a verdict on steps; ``practice=False`` spends the tokens of test-time
-RL on the target itself: with ``search=False`` that is plain sampling, as nothing is learned before it is solved.
+Controls:
 
-Different from AlphaProof: a word problem's arithmetic for Lean, so every goal has one next goal and no product nodes;
-no value network; chains are learned once and not replayed; variants come from a program, not from a language model.
+- ``search=False`` samples whole solutions with the same budget of tokens, and learns those that are right in
+  every step.
+- ``verdicts="answer"`` searches without a verdict on steps.
+- ``practice=False`` spends the tokens of test-time RL on the target itself. Nothing is learned before it is solved, so
+  with ``search=False`` that is plain sampling.
+
+Different from AlphaProof:
+
+- The checker knows arithmetic, not Lean: a goal has one next goal, so the search tree has no product nodes.
+- There is no value network.
+- Chains are learned once and not replayed.
+- Variants come from a program, not from a language model.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from cotrain import (
     SFT,
@@ -85,8 +96,8 @@ def alphaproof(
 
     tasks: TaskSource = source
     if target is not None:
-        problems = source.describe()["settings"]
-        tasks = Variants(of=problems, split=among, index=target, practice=practice, beginnings=beginnings)
+        settings = source.describe()["settings"]  # arguments of ``WordProblems``
+        tasks = Variants(of=settings, split=among, index=target, practice=practice, beginnings=beginnings)
     run = replace(run, tasks=tasks)
 
     solver = common_roles.solver("generator", run.model)
@@ -96,13 +107,15 @@ def alphaproof(
         max_tokens = 64  # for one step
     else:
         max_tokens = 256
+    # One policy has two roles: it is trained as the prover and evaluated as the solver.
     prover = replace(solver, parse=None, sampling=Sampling(max_tokens=max_tokens))
 
-    protocol = partial(prove, budget=budget, width=width, search=search, verdicts=verdicts)
+    options: dict[str, Any] = {"budget": budget, "width": width, "search": search, "verdicts": verdicts}
     if checker is not None:
         from cotrain.grading.step_checker import StepChecker
 
-        protocol = partial(protocol, checker=StepChecker(checker))
+        options["checker"] = StepChecker(checker)
+    protocol = partial(prove, **options)
     phase = Phase(name="prove", protocol=protocol, objectives=("generator",), group_size=1)
 
     name = "alphaproof"

@@ -5,9 +5,9 @@
     dr_mas    Feng et al. 2026 (arXiv 2602.08847): ``group_size`` trajectories, each paid at its end by the team's
               answer; z-scores within (problem, agent)
 
-A solver, a verifier and a refiner play (``recipes/at_grpo/turns.py``). ``weights="own"``: the reasoner (solver and
-refiner) and the checker (verifier) are two policies with an optimiser each; "shared": one policy speaks for all; either
-with ``--lora`` trains adapters.
+A solver, a verifier and a refiner work together (``recipes/at_grpo/turns.py``). ``weights="own"``: the reasoner (solver
+and refiner) and the checker (verifier) are two policies with an optimiser each; "shared": one policy speaks for all;
+either with ``--lora`` trains adapters.
 
 Control: ``group="global"``, all turns of a problem in one group whoever spoke. With mean μ and deviation σ over all,
 and μ_k, σ_k of agent k, its advantages then have the second moment (σ_k² + (μ_k − μ)²) / σ², which is 1 in groups of
@@ -78,7 +78,9 @@ def at_grpo(
     samples = run.group_size if how.tree else 1
     pay: Literal["turn", "end"] = "turn" if how.tree else "end"
     check_turns(samples, rounds, pay)
-    play = partial(take_turns, samples=samples, rounds=rounds, pay=pay, alpha=alpha, local=how.local, group=how.group)
+    protocol = partial(
+        take_turns, samples=samples, rounds=rounds, pay=pay, alpha=alpha, local=how.local, group=how.group
+    )
     policies = {"reasoner": run.learner(), **run.reference_policies()}
     if not shared:
         policies["checker"] = run.learner(model, lr=checker_lr)
@@ -104,7 +106,7 @@ def at_grpo(
             "verifier": common_roles.verifier(checker, model),
         },
         objectives=objectives,
-        schedule=constant_schedule(play, *objectives, name="team", group_size=1 if how.tree else None),
+        schedule=constant_schedule(protocol, *objectives, name="team", group_size=1 if how.tree else None),
         evaluate=partial(take_turns, rounds=rounds),
         measures=(measure_solver("solver", 8), measure_metadata("solver", TEAM), measure_verifier("verifier")),
     )

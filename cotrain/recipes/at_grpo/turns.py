@@ -148,5 +148,5 @@ class Scored:
     own: float  # the format of a solution; of a review whether its verdict is the truth
 
     def worth(self, alpha: float, local: float) -> float:
-        """Return what the turn earns."""
+        """The reward of the turn: α · team reward + ``local`` · own reward."""
         return alpha * self.team + local * self.own

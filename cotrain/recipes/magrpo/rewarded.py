@@ -115,13 +115,13 @@ class RewardedTeam:
             role = getattr(self.roles, name)
             return role.many(self.samples, **fields)
 
-        mark = self.roles.nonce(said[-1][0])
+        nonce = self.roles.nonce(said[-1][0])
         earlier = []
         for n, turns in enumerate(said, 1):
             for i, turn in enumerate(turns, 1):
-                earlier.append(wrap_text(spoken_text(turn), mark, f"agent {i} turn {n}"))
+                earlier.append(wrap_text(spoken_text(turn), nonce, f"agent {i} turn {n}"))
         role = getattr(self.roles, f"{name}_answer")
-        return role.many(self.samples, group=f"{node}/{name}", **fields, nonce=mark, said="\n".join(earlier))
+        return role.many(self.samples, group=f"{node}/{name}", **fields, nonce=nonce, said="\n".join(earlier))
 
     async def reward_actions(self, answers: list[list[Turn]], joint: JointActions, turn: int) -> list[float | None]:
         actions = []
@@ -142,7 +142,8 @@ class RewardedTeam:
         return rewards
 
     async def _reward_action(self, action: Sequence[Turn]) -> float | None:
-        """Return what the user's function says; None, and the answers fail with the reason, where that is no number."""
+        """Return the joint reward that the user's function gives; where that is no number, None, and the answers fail
+        with the reason."""
         try:
             returned = self.reward(self.task, [spoken_text(turn) for turn in action])
             if inspect.isawaitable(returned):
@@ -162,7 +163,7 @@ class RewardedTeam:
 
 
 def spoken_text(turn: Turn) -> str:
-    """Return what an agent says: all behind its thoughts, "" where they do not end."""
+    """The text of an agent behind its thoughts; "" where they do not end."""
     return (behind_thoughts(turn.text) or "").strip()
 
 

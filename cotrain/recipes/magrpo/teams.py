@@ -1,6 +1,6 @@
 """Two agents see half of the numbers each, write each other a message, and are rewarded together for the sum.
 
-It is a tree of MAGRPO (arXiv 2508.04652) with two turns, which ``recipes/magrpo/tree.py`` plays::
+It is a tree of MAGRPO (arXiv 2508.04652) with two turns, which ``recipes/magrpo/tree.py`` samples::
 
     first node      alice and bob write ``samples`` messages each, from what each sees (roles ``alice``, ``bob``)
     joint actions   message k of one with message k of the other (aligned), or with every message (crossed)

@@ -66,7 +66,7 @@ async def play_tree(
     gamma: float = 1.0,
     threshold: float | None = None,
 ) -> list[tuple[Turn, float]]:
-    """Play the tree; returns every answer with its return. An answer whose return is unknown fails instead.
+    """Sample the tree; returns every answer with its return. An answer whose return is unknown fails instead.
 
     All answers of a turn are asked for before any of the next, so that addresses do not depend on who is faster.
     """

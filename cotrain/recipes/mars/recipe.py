@@ -113,7 +113,8 @@ async def research(
 async def search_documents(
     task: Task, plan: Turn, facts: tuple[str, ...], noise: float, search: Search | None
 ) -> tuple[str, ...]:
-    """Return what the tool returns; the package's own gives the same to all members of a group that ask the same."""
+    """Return the documents that the tool finds; the package's own gives the same to all members of a group that ask the
+    same."""
     query = plan.parsed.text if plan.parsed.ok else ""
     if query:
         plan.add_finding(QUERY, query)
@@ -191,14 +192,14 @@ def mars(
         roles["planner"] = common_roles.planner("model", run.model)
     if digest:
         roles["digester"] = common_roles.digester("model" if trained else "reference", run.model)
-    play = partial(research, bin_size=bin_size, noise=noise, plan=plan, digest=digest, search=search)
+    protocol = partial(research, bin_size=bin_size, noise=noise, plan=plan, digest=digest, search=search)
     return run.recipe(
         "mars" if trained else f"mars-{system1}",
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=constant_schedule(play, *objectives, name="both"),
-        evaluate=play,
+        schedule=constant_schedule(protocol, *objectives, name="both"),
+        evaluate=protocol,
     )
 
 

@@ -34,7 +34,7 @@ from cotrain.rollout import common_roles
 def marti(
     run: RunConfig,
     *,
-    workflow: Workflow = "debate",  # who hears whom, see ``marti/workflows.py``
+    workflow: Workflow = "debate",  # who hears whom, see ``recipes/marti/workflows.py``
     agents: int | None = None,  # number of agents; by default 2, and 3 for a chain or a mixture
     rounds: int = 2,  # rounds of a debate or a vote
     shaping: Shaping = "margin",  # how the reward of later rounds is shaped
@@ -77,7 +77,7 @@ def marti(
         objectives[f"agent{i}"] = Objective(
             policy=f"agent{i}", role=agent_roles[0], extra_roles=tuple(agent_roles[1:]), algorithm=by
         )
-    play = partial(
+    protocol = partial(
         work, workflow=workflow, agents=count, rounds=rounds, shaping=shaping, alpha=alpha, beta=beta, over=over
     )
     first = "agent0" if "agent0" in roles else f"agent{count - 1}"
@@ -86,7 +86,7 @@ def marti(
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=constant_schedule(play, *objectives, name=workflow),
-        evaluate=play,
+        schedule=constant_schedule(protocol, *objectives, name=workflow),
+        evaluate=protocol,
         measures=(measure_metadata(first, TEAM), measure_solver(first, 8)),
     )

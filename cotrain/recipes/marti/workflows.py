@@ -73,7 +73,7 @@ class WorkflowTurn:
 
 
 def shaped_reward(right: float, before: Sequence[float], shaping: str, alpha: float) -> float:
-    """Return what R is worth after the rounds with these R. Raises UnknownName."""
+    """Return the reward of the answer with R = ``right`` after rounds with R = ``before``. Raises UnknownName."""
     if shaping not in SHAPINGS:
         raise UnknownName("shaping of rewards", shaping, SHAPINGS)
     if not before or shaping == "local":
@@ -86,18 +86,18 @@ def shaped_reward(right: float, before: Sequence[float], shaping: str, alpha: fl
     return right + alpha * gain
 
 
-def pay_turns(plays: Sequence[WorkflowTurn], won: bool, *, shaping: str, alpha: float, beta: float, over: str) -> None:
+def pay_turns(turns: Sequence[WorkflowTurn], won: bool, *, shaping: str, alpha: float, beta: float, over: str) -> None:
     """Reward ``shaped`` for every turn. ``over``: Q is that of the turn's "agent", or of "all".
 
     The authors' code ends a chain with the last agent's reward in the place of w, and a debate with each agent's own.
     """
-    for play in plays:
+    for each in turns:
         before = []
-        for other in plays:
-            is_counted = over == "all" or other.agent == play.agent
-            if is_counted and other.round < play.round:
+        for other in turns:
+            is_counted = over == "all" or other.agent == each.agent
+            if is_counted and other.round < each.round:
                 before.append(other.right)
-        play.turn.reward(SHAPED, shaped_reward(play.right, before, shaping, alpha) + beta * float(won))
+        each.turn.reward(SHAPED, shaped_reward(each.right, before, shaping, alpha) + beta * float(won))
 
 
 @gives(*(SHAPED.to(f"agent{i}{hears}") for i in range(MOST) for hears in ("", "_hears")))
@@ -113,27 +113,27 @@ async def work(
     beta: float = 0.5,
     over: Literal["agent", "all"] = "agent",
 ) -> None:
-    """One game of a workflow, paid. Metadata ``team`` of the first turn says whether the team's answer is right. Turns
-    that cannot be graded fail and are heard by nobody."""
+    """One rollout of a workflow, with its rewards. Metadata ``team`` of the first turn says whether the team's answer
+    is right. Turns that cannot be graded fail and are heard by nobody."""
     game = WorkflowGame(task=task, roles=roles, agents=agents, rounds=rounds)
     kinds = {"debate": game.debate, "chain": game.chain, "mixture": game.mixture, "vote": game.vote}
     if workflow not in kinds:
         raise UnknownName("workflow", workflow, kinds)
-    plays, final = await kinds[workflow]()
+    turns, final = await kinds[workflow]()
     winner = team_turn(final)
     team_right = winner is not None and CORRECT.require(winner)
     if workflow == "vote":  # whose turns hear nobody
         shaping = "local"
     if workflow != "debate":  # where nobody speaks twice
         over = "all"
-    pay_turns(plays, team_right, shaping=shaping, alpha=alpha, beta=beta, over=over)
-    if plays:
-        plays[0].turn.add_metadata(TEAM, team_right)
+    pay_turns(turns, team_right, shaping=shaping, alpha=alpha, beta=beta, over=over)
+    if turns:
+        turns[0].turn.add_metadata(TEAM, team_right)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkflowGame:
-    """The workflows: each gives all plays, and the turns whose answers are the team's."""
+    """The workflows: each gives all turns, and the turns whose answers are the team's."""
 
     task: Task
     roles: Roles
@@ -142,32 +142,32 @@ class WorkflowGame:
 
     async def debate(self) -> tuple[list[WorkflowTurn], list[Turn]]:
         everybody = range(self.agents)
-        plays = last = await self._ask_speakers(everybody, 0)
+        turns = last = await self._ask_speakers(everybody, 0)
         for number in range(1, self.rounds):
-            last = await self._ask_speakers(everybody, number, [play.turn for play in last])
-            plays = plays + last
-        return plays, [play.turn for play in last]
+            last = await self._ask_speakers(everybody, number, [each.turn for each in last])
+            turns = turns + last
+        return turns, [each.turn for each in last]
 
     async def vote(self) -> tuple[list[WorkflowTurn], list[Turn]]:
-        plays: list[WorkflowTurn] = []
+        turns: list[WorkflowTurn] = []
         for number in range(self.rounds):
-            plays += await self._ask_speakers(range(self.agents), number)
-        return plays, [play.turn for play in plays]
+            turns += await self._ask_speakers(range(self.agents), number)
+        return turns, [each.turn for each in turns]
 
     async def mixture(self) -> tuple[list[WorkflowTurn], list[Turn]]:
-        plays = await self._ask_speakers(range(self.agents - 1), 0)
-        last = await self._ask_speakers([self.agents - 1], 1, [play.turn for play in plays])
-        return [*plays, *last], [play.turn for play in last]
+        turns = await self._ask_speakers(range(self.agents - 1), 0)
+        last = await self._ask_speakers([self.agents - 1], 1, [each.turn for each in turns])
+        return [*turns, *last], [each.turn for each in last]
 
     async def chain(self) -> tuple[list[WorkflowTurn], list[Turn]]:
-        plays = await self._ask_speakers([0], 0)
-        if not plays or not plays[0].turn.parsed.ok:
-            return plays, [play.turn for play in plays]
-        solution = plays[0].turn
+        turns = await self._ask_speakers([0], 0)
+        if not turns or not turns[0].turn.parsed.ok:
+            return turns, [each.turn for each in turns]
+        solution = turns[0].turn
         reviewer = self.roles.agent1
         [verdict] = await review(self.task, self.roles, solution, role="agent1", group=reviewer.whole_group)
         agrees = float(verdict.parsed.ok and verdict.parsed.final == CORRECT.require(solution))
-        plays.append(WorkflowTurn(turn=verdict, agent=1, round=1, right=agrees))
+        turns.append(WorkflowTurn(turn=verdict, agent=1, round=1, right=agrees))
 
         refiner = self.roles.agent2
         call = refiner(
@@ -178,7 +178,7 @@ class WorkflowGame:
             review=verdict.text,
         )
         revisions = await self._examine_turns([call], [2], 2)
-        return [*plays, *revisions], [play.turn for play in revisions]
+        return [*turns, *revisions], [each.turn for each in revisions]
 
     async def _ask_speakers(
         self, speakers: Sequence[int], number: int, heard: Sequence[Turn] | None = None
@@ -198,12 +198,12 @@ class WorkflowGame:
         self, calls: Sequence[Coroutine[Any, Any, Turn]], speakers: Sequence[int], number: int
     ) -> list[WorkflowTurn]:
         """The turns that can be graded."""
-        plays = []
+        turns = []
         for agent, turn in zip(speakers, await gather(calls), strict=True):
             is_right = await examine(self.task, self.roles, turn)
             if is_right is not None:
-                plays.append(WorkflowTurn(turn=turn, agent=agent, round=number, right=float(is_right)))
-        return plays
+                turns.append(WorkflowTurn(turn=turn, agent=agent, round=number, right=float(is_right)))
+        return turns
 
 
 def team_turn(final: Sequence[Turn]) -> Turn | None:
@@ -236,7 +236,7 @@ def answers_for(task: Task, roles: Roles, role: RoleHandle, heard: Sequence[Turn
 
 
 def check_workflow(workflow: str, agents: int, rounds: int) -> None:
-    """Raise ConfigError for a team that cannot play it."""
+    """Raise ConfigError for a team that cannot carry it out."""
     least = {"debate": 2, "chain": 3, "mixture": 2, "vote": 1}[workflow]
     most = 3 if workflow == "chain" else MOST
     if not least <= agents <= most or rounds < 1:

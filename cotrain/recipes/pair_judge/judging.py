@@ -95,16 +95,16 @@ async def say_pair(task: Task, roles: Roles, form: Form, most: int) -> list[Turn
 
 
 def fields_for_judge(roles: Roles, form: Form, first: Turn, second: Turn) -> dict[str, Any]:
-    """Return what the judge is shown: both replies, or the first alone where the format judges them one by one."""
+    """The fields of the judge's prompt: both replies, or the first alone where the format judges them one by one."""
     template_fields = roles.judge.fields
-    mark = roles.nonce(first)
+    nonce = roles.nonce(first)
     if form in COMPARES:
-        return comparison_fields(template_fields, mark, first.text, second.text)
+        return comparison_fields(template_fields, nonce, first.text, second.text)
 
     count = count_steps(first.text) if form == "steps" else 1
     fields = {"solution": first.text}
     if "nonce" in template_fields:
-        fields = guarded_fields(mark, solution=first.text)
+        fields = guarded_fields(nonce, solution=first.text)
     return {"count": count, **fields}
 
 

@@ -114,8 +114,8 @@ def pair_judge(
         policies["meta"] = reward_model(run.model, lr=rm_lr)
         roles["meta"] = common_roles.rater("meta")
         objectives["meta"] = Objective(policy="meta", role="meta", algorithm=Pointwise())
-    play = partial(judge_pair, form=form, most=max_tokens, meta=bool(keep))
-    train = partial(play, asked=run.group_size, orders=orders, pay=pay, solutions=solutions)
+    protocol = partial(judge_pair, form=form, most=max_tokens, meta=bool(keep))
+    train = partial(protocol, asked=run.group_size, orders=orders, pay=pay, solutions=solutions)
     combine = combine or ("majority" if form in LETTERS else "mean")
     measured = judging_pairs(combine=combine, keep=keep, compares=form in COMPARES)
     made = run.recipe(
@@ -124,7 +124,7 @@ def pair_judge(
         roles=roles,
         objectives=objectives,
         schedule=constant_schedule(train, *objectives, name="judge", group_size=1),
-        evaluate=play,
+        evaluate=protocol,
         measures=(
             measured,
             *(() if form == "scalar" else (measure_verifier("judge"),)),

@@ -86,7 +86,7 @@ class SearchTrail:
 
     @property
     def in_order(self) -> list[str]:
-        """What was found, each sentence after those that it depends on, as far as these were found."""
+        """The sentences that were found, each after those that it depends on, as far as these were found."""
         unplaced = list(dict.fromkeys(reversed(self.found)))
         placed: list[str] = []
         known_nouns: set[str] = set()
@@ -109,7 +109,7 @@ def rests_on(fact: Fact) -> set[str]:
 
 
 def mix_noise(trail: SearchTrail, noise: Sequence[str], rng: Random) -> list[str]:
-    """Return what a reader sees: the passages of a trail in order, with the noise at random places among them."""
+    """Return the passages that a reader sees: those of a trail in order, with the noise at random places among them."""
     mixed = trail.in_order
     for sentence in noise:
         mixed.insert(rng.randint(0, len(mixed)), sentence)

@@ -38,7 +38,7 @@ class WorldGrader(WordGrader):
     library: Mapping[str, str]  # noun → the sentence about it
 
     def look_up(self, noun: str) -> str:
-        """Return what a search engine answers."""
+        """Return a search engine's answer to a question about ``noun``."""
         return self.library.get(noun.strip(), UNKNOWN)
 
 

@@ -172,8 +172,8 @@ class ToolRenderer(Renderer):
                 )
 
     def write_calls(self, content: str, calls: Sequence[Any]) -> str:
-        """Return what the chat template writes as an assistant's turn with these calls, without what it puts around
-        every assistant's turn. Raises ModelError for a template that writes no calls, or that writes them elsewhere."""
+        """Return these calls as the chat template writes them in an assistant's turn, without what it puts around every
+        assistant's turn. Raises ModelError for a template that writes no calls, or that writes them elsewhere."""
         assert self._template is not None
         question = ("user", "")
         mark = PLACEHOLDER.format(1)
@@ -278,7 +278,7 @@ async def use_tools(
 
 
 async def _run_call(tools: Mapping[str, Tool], call: ToolCall) -> str:
-    """Return what a tool returns, as it is shown. Raises ToolError for whatever the tool raises."""
+    """Run a call and return the tool's output as it is shown. Raises ToolError for whatever the tool raises."""
     if call.tool not in tools:
         raise ToolError("unknown tool")
     try:

@@ -23,7 +23,7 @@ _REASONS = frozenset(
 
 
 async def run_python(program: str) -> str:
-    """Return what a program prints, with or without a fence of ``` around it.
+    """Run a program, with or without a fence of ``` around it, and return its output.
 
     Raises ToolError: "timeout" (``DEADLINE_S`` of CPU time, or four times as long by the clock), "program died" (it
     ended its process, or said what is not readable), "program too long", "syntax error", "no output", a built-in

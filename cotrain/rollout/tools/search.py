@@ -100,8 +100,8 @@ class AskFailed(Exception):
 
 
 async def ask_function(function: Callable[[str], Any], text: str, name: str, limit_s: float | None = None) -> Any:
-    """Return what an async function of the user's makes of a text; the engine goes on meanwhile. Raises AskFailed for
-    whatever it raises and, after ``limit_s``, "timeout", each behind the ``name``."""
+    """Return the result of an async function of the user's for a text; the engine goes on meanwhile. Raises AskFailed
+    for whatever it raises and, after ``limit_s``, "timeout", each behind the ``name``."""
     limit = asyncio.timeout(limit_s)
     try:
         with awaiting_server():
@@ -114,7 +114,7 @@ async def ask_function(function: Callable[[str], Any], text: str, name: str, lim
 
 
 async def ask_search(search: Search, query: str) -> tuple[str, ...]:
-    """Return what a search finds. Raises AskFailed."""
+    """Return the texts that a search finds. Raises AskFailed."""
     found = await ask_function(search, query, "search")
     try:
         texts = tuple(found) if isinstance(found, Sequence) and not isinstance(found, str) else (None,)

@@ -131,11 +131,11 @@ def adversarial_imitation(
     if warmup:
         objectives["expert"] = Objective(policy="generator", role="expert", algorithm=SFT())
 
-    play = partial(imitate, form=shape, critiques=critiques, tie=tie, samples=run.group_size, replay=replay)
+    protocol = partial(imitate, form=shape, critiques=critiques, tie=tie, samples=run.group_size, replay=replay)
     learners = ("generator", "discriminator") if learns else ("generator",)
-    phases = [Phase(name="generator", protocol=play, objectives=learners, group_size=1)]
+    phases = [Phase(name="generator", protocol=protocol, objectives=learners, group_size=1)]
     if warmup:
-        phases.append(Phase(name="warmup", protocol=play, objectives=("expert", "discriminator"), group_size=1))
+        phases.append(Phase(name="warmup", protocol=protocol, objectives=("expert", "discriminator"), group_size=1))
     figures = (
         measure_pair_order("discriminator", "discriminator") if shape != "pair" else measure_verifier("discriminator")
     )

@@ -8,7 +8,7 @@
 
 A test is valid when the reference program passes it. All programs of a task are run with all of its tests, each pair in
 a sandbox (``protocol.py``, ``unit_tests.py``). Every task needs a reference program: ``--tasks mbpp --data FILE``,
-``humaneval``, or the ``short_programs`` that are played where there is no ``--tasks``.
+``humaneval``, or the ``short_programs`` that are used where there is no ``--tasks``.
 
 Controls: ``tester="frozen"``; "reference" recites reference tests, the ceiling; "random" gives one of their outputs to
 another input; ``pay="truth"`` is the reference tests alone, "tests" whatever the tester wrote, without any truth;
@@ -134,7 +134,7 @@ def coder_tester(
         policies["tester"] = frozen(initial_tester)
     else:
         policies["tester"] = program(PROGRAMS[tester], tokens_of="coder")
-    play = partial(
+    protocol = partial(
         write_and_test, tests=tests, most=most, sees=sees, worth=variant, pay=pay, valid_by=valid_by, alpha=alpha
     )
     return run.recipe(
@@ -142,8 +142,8 @@ def coder_tester(
         policies=policies,
         roles={"solver": common_roles.solver("coder", run.model), "tester": tester_role(initial_tester, sees, most)},
         objectives=objectives,
-        schedule=constant_schedule(partial(play, programs=run.group_size), *objectives, name="both", group_size=1),
-        evaluate=partial(play, programs=1),
+        schedule=constant_schedule(partial(protocol, programs=run.group_size), *objectives, name="both", group_size=1),
+        evaluate=partial(protocol, programs=1),
         measures=(
             measure_solver("solver", 8),
             *(measure_metadata(role, note) for role, notes in FIGURES.items() for note in notes),

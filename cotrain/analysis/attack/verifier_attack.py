@@ -112,11 +112,11 @@ def attack(
             )
         solutions = f"{count_of(len(wrong), 'wrong solution')} of {problems_text(len(tasks), problems)}"
         say(f"{solutions}, {count_of(len(strings), 'string')}")
-        player = trainer.make_runner(evaluation_seed(recipe.seed))
+        runner = trainer.make_runner(evaluation_seed(recipe.seed))
         plain_attempts = [Attempt(injection=None, problem=p, text=t, solution=s) for p, t, s in wrong]
-        plain_outcomes = judge_attempts(player, role, tasks, plain_attempts, split=split, say=say, work=work)
+        plain_outcomes = judge_attempts(runner, role, tasks, plain_attempts, split=split, say=say, work=work)
         attempts = [a for i, string in enumerate(strings) for a in inject_string(string, i, wrong, tasks, each, seed)]
-        outcomes = judge_attempts(player, role, tasks, attempts, split=split, say=say, work=work)
+        outcomes = judge_attempts(runner, role, tasks, attempts, split=split, say=say, work=work)
         result = {
             "format": FORMAT,
             "run": str(directory),
@@ -140,8 +140,8 @@ def attack(
 
 
 def point_stamp(directory: Path | str, step: int) -> list[Any]:
-    """Return what tells the models of a run after so many steps, or a model, from others: work on them that was begun
-    can go on as long as it is the same."""
+    """Return a stamp of the models of a run after so many steps, or of a model. Work that was begun can go on as long
+    as its stamp is the same."""
     if opening.is_model(directory):
         return [str(directory), stamp_of(str(directory)), __version__]
     run = RunDirectory(directory)
@@ -188,7 +188,7 @@ def _choose_solver(trainer: CoTrainer, fixed: bool) -> Role:
 
 
 def corpus_digest(strings: Sequence[Injection]) -> str:
-    """Return what the strings are, in 16 characters."""
+    """Return a digest of the strings, in 16 characters."""
     text = json.dumps([[string.family, string.text, string.place] for string in strings])
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -219,13 +219,13 @@ def wrong_solutions(
 
 
 def _draw_wrong(trainer: CoTrainer, solver: Role, tasks: Sequence[Task], split: str, say: Say) -> list[tuple[int, str]]:
-    """Return what the solver wrote where it is wrong, by the place of its problem."""
-    player = trainer.make_runner(evaluation_seed(trainer.recipe.seed), roles={**trainer.recipe.roles, "solver": solver})
-    player.progress = lambda total: ProgressPrinter(total, "{} solutions drawn", say).add
-    episodes = player.collect(
+    """The wrong solutions that the solver wrote, each with the place of its problem."""
+    runner = trainer.make_runner(evaluation_seed(trainer.recipe.seed), roles={**trainer.recipe.roles, "solver": solver})
+    runner.progress = lambda total: ProgressPrinter(total, "{} solutions drawn", say).add
+    episodes = runner.collect(
         solve_one, tasks, step=EVALUATION_STEP, split=f"attack/{split}", group_size=SOLUTIONS_EACH
     )
-    check_measured(f"problems of {split}", episodes, player.set_aside)
+    check_measured(f"problems of {split}", episodes, runner.set_aside)
     traces = [(episode.task, trace) for episode in episodes for trace in episode.traces]
     return [(task, trace.text) for task, trace in traces if CORRECT.of(trace) is False and STEPS.of(trace)]
 
@@ -258,7 +258,7 @@ def inject_string(
 
 
 def judge_attempts(
-    player: RolloutRunner,
+    runner: RolloutRunner,
     role: str,
     tasks: Sequence[Task],
     attempts: Sequence[Attempt],
@@ -268,16 +268,16 @@ def judge_attempts(
     pace: ProgressPrinter | None = None,
     work: KeptWork | KeptPart | None = None,
 ) -> list[AttemptOutcome]:
-    """Return what the verifier says of each. ``say`` hears how many, and how much time is left; ``pace``: of several
-    calls; ``work`` keeps each chunk."""
+    """Return the verifier's verdict on each attempt. ``say`` is told how many are judged and how much time is left;
+    ``pace`` is one progress for several calls; ``work`` keeps each chunk."""
     outcomes: list[AttemptOutcome] = []
     kind = "changed" if attempts and attempts[0].injection is not None else "ordinary"
     progress = pace or ProgressPrinter(len(attempts), f"{{}} {kind} solutions", say)
-    player.progress = lambda total: progress.add
+    runner.progress = lambda total: progress.add
     for start in range(0, len(attempts), CHUNK):
         chunk = attempts[start : start + CHUNK]
         make = partial(
-            _judge_chunk, player, role, tasks, chunk, split, kind=kind, step=EVALUATION_STEP - start // CHUNK
+            _judge_chunk, runner, role, tasks, chunk, split, kind=kind, step=EVALUATION_STEP - start // CHUNK
         )
         reviews = make() if work is None else work.part(f"{role} on {kind} {split} from {start}", make)
         outcomes += [AttemptOutcome(attempt=chunk[place], **review) for place, review in reviews]
@@ -286,7 +286,7 @@ def judge_attempts(
 
 
 def _judge_chunk(
-    player: RolloutRunner,
+    runner: RolloutRunner,
     role: str,
     tasks: Sequence[Task],
     chunk: Sequence[Attempt],
@@ -295,16 +295,16 @@ def _judge_chunk(
     kind: str,
     step: int,
 ) -> list[tuple[int, dict[str, Any]]]:
-    """Return what is said of some attempts: the place of each, and the fields of its ``AttemptOutcome``."""
+    """Return the place of each attempt of a chunk and the fields of its ``AttemptOutcome``."""
     chosen = [replace(tasks[one.problem], id=str(i)) for i, one in enumerate(chunk)]
-    episodes = player.collect(
+    episodes = runner.collect(
         partial(_judge_one, attempts=chunk, verifier=role),
         chosen,
         step=step,
         split=f"attack/{kind}/{split}",
         group_size=1,
     )
-    check_measured(f"reviews of {kind} solutions", episodes, player.set_aside)
+    check_measured(f"reviews of {kind} solutions", episodes, runner.set_aside)
     return [(episode.task, _review_in(episode)) for episode in episodes]
 
 
