@@ -387,7 +387,7 @@ _NUMBER = re.compile(
 
 
 def parse_quantity(tex: str) -> Quantity:
-    r"""Parse an answer in the TeX of ``latex.py: write_tex``. The unit is looked for behind a plain number, and in
+    r"""Parse an answer in the TeX of ``notation.py: write_tex``. The unit is looked for behind a plain number, and in
     ``\text{…}`` or by its name behind any expression."""
     in_base = _in_a_base(tex)
     if in_base is not None:
