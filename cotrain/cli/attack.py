@@ -25,7 +25,7 @@ def attack(argv: Sequence[str]) -> int:
     """Measure how often a verifier believes wrong solutions that try to fool it."""
     parser = Parser(prog="cotrain attack", description=attack.__doc__)
     parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
-    add_count(parser, "--problems", "that are solved (default: 128)", default=128)
+    add_count(parser, "--problems", "number of problems that are solved (default: 128)", default=128)
     add_count(parser, "--each", "solutions a string (default: 1)", default=1)
     add_count(parser, "--seed", "other strings (default: 0)", least=0, default=0)
     parser.add_argument("--fixed", action="store_true", help="wrong solutions of the generator as it began")

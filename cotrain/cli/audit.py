@@ -103,7 +103,7 @@ def _audit_parser() -> Parser:
     truth.add_argument("--truth-by", metavar="FILE.py:FUNCTION", help="asked of every prompt, response and reference")
     labels = parser.add_argument_group("labels, where nobody knows the truth")
     labels.add_argument(
-        "--width", type=real_number(above=0.0), metavar="W", help="of the interval that is wanted, as 0.1"
+        "--width", type=real_number(above=0.0), metavar="W", help="width of the interval that is wanted, as 0.1"
     )
     add_count(labels, "--label", "so many answers, in place of a width")
     labels.add_argument("--to-label", metavar="FILE", help="write there which answers to label")

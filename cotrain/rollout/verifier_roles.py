@@ -173,7 +173,7 @@ def _make_role(
     if model in SHIPPED_LANGUAGE_MODELS:
         raise ConfigError(
             f"policy {policy!r}: the model {model!r} knows only the formats of rollout/common_roles.py, and this "
-            "judge's format needs a chat model; choose another model, or rollout/common_roles.py: verifier",
+            "format of reviews needs a chat model; choose another model, or leave the format out",
             code="E_JUDGE_NEEDS_CHAT_MODEL",
         )
     sampling = Sampling(max_tokens=max_tokens or default_tokens, temperature=temperature)
