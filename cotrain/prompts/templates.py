@@ -54,7 +54,8 @@ def fill_template(template: str, /, **fields: str | int) -> str:
     Raises ConfigError when the template asks for a field that is not given, or is given one that it does not use.
     """
     names = fields_of(template)
-    missing, unknown = sorted(names - fields.keys()), sorted(fields.keys() - names)
+    missing = sorted(names - fields.keys())
+    unknown = sorted(fields.keys() - names)
     if missing or unknown:
         shown = template if len(template) <= 40 else template[:37] + "..."
         raise ConfigError(

@@ -154,7 +154,7 @@ class OneEpisode:
             goes_on = await self._play_turn(chat)
             if not goes_on:
                 break
-        pay_conversation(chat, self._earned())
+        pay_conversation(chat, self._total_reward())
 
     async def _play_turn(self, chat: Conversation) -> bool:
         """What the agent says, and what the environment makes of it. Returns whether the agent is to speak again."""
@@ -206,7 +206,7 @@ class OneEpisode:
             observed = await self._instance.step(action)
         self._note(observed)
         if not self._done:
-            shown = observed.shown(self._interface.observation, beside=self._interface.prompt)
+            shown = observed.text_for_policy(self._interface.observation, beside=self._interface.prompt)
             chat.environment(checked_length(shown))
 
     def _note(self, observed: Observed) -> None:
@@ -214,7 +214,7 @@ class OneEpisode:
             self._paid.append(observed.reward)
         self._done = observed.done
 
-    def _earned(self) -> float:
+    def _total_reward(self) -> float:
         """The sum of what was paid; NaN, which is no reward, where the environment ended the episode without any."""
         if self._paid:
             return sum(self._paid)

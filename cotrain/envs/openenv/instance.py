@@ -33,7 +33,7 @@ class Observed:
         """The names of the fields that hold a text."""
         return [name for name, value in self.fields.items() if isinstance(value, str) and value.strip()]
 
-    def shown(self, field: str, beside: str) -> str:
+    def text_for_policy(self, field: str, beside: str) -> str:
         """The words that the policy is shown. ``field``: where they are, "" if nobody said so: then they are the only
         text but what stands in the field ``beside``, which holds the prompt and may do so in every observation. Where
         there is no such text all fields are shown, as JSON."""
@@ -83,12 +83,12 @@ class Instance:
     async def reset(self, seed: int) -> Observed:
         """Begin the episode of this seed."""
         if self._is_async("reset_async"):
-            return observed(await self._environment.reset_async(seed=seed))
-        return observed(await self._in_thread(lambda: self._environment.reset(seed=seed)))
+            return read_observation(await self._environment.reset_async(seed=seed))
+        return read_observation(await self._in_thread(lambda: self._environment.reset(seed=seed)))
 
     async def step(self, action: Any) -> Observed:
         """Take one action, an object of the environment's own class."""
-        return observed(await self._take(action))
+        return read_observation(await self._take(action))
 
     async def call_tool(self, name: str, arguments: dict[str, Any]) -> CallResult:
         """Call a tool, which is one step of the environment."""
@@ -98,11 +98,13 @@ class Instance:
         error = getattr(observation, "error", None)
         if error is not None:
             reason = str(error.error_type.value).replace("_", " ")
-            return CallResult(outcome=reason, output=f"({reason}) {error.message}", observed=observed(observation))
+            return CallResult(
+                outcome=reason, output=f"({reason}) {error.message}", observed=read_observation(observation)
+            )
         result = getattr(observation, "result", None)
         failed = bool(getattr(result, "is_error", False))
         outcome = "execution error" if failed else "ok"
-        return CallResult(outcome=outcome, output=_result_text(result), observed=observed(observation))
+        return CallResult(outcome=outcome, output=_result_text(result), observed=read_observation(observation))
 
     async def list_tools(self) -> tuple[list[Any], list[str]]:
         """The tools of the environment, each with name, description and input_schema, and the names of those that do
@@ -134,7 +136,7 @@ class Instance:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
 
 
-def observed(observation: Any) -> Observed:
+def read_observation(observation: Any) -> Observed:
     """An observation of OpenEnv, whose fields are those that its class adds; where these hold no text, its metadata."""
     fields = observation.model_dump(exclude={"reward", "done", "metadata"})
     reward = None if observation.reward is None else float(observation.reward)
