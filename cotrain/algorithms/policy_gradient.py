@@ -57,6 +57,7 @@ Rules:
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -488,10 +489,11 @@ class PolicyGradient(PolicyLossOptions):
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
         # 1. The samples that have every reward of a whole answer, and their groups.
-        samples, dropped = usable_samples(batch.samples, self.reward_weights)
+        samples, unusable = usable_samples(batch.samples, self.reward_weights)
+        dropped = Counter(unusable)  # samples that are left out, by reason
         for edit in self.edit_before:
             samples, left_out = edit(samples)
-            dropped |= left_out
+            dropped.update(left_out)
         group_ids, n_groups = index_groups(samples)
 
         # 2. Their rewards at the tokens that they were given for, and the weight of each reward now.
@@ -525,7 +527,7 @@ class PolicyGradient(PolicyLossOptions):
         ]
         for edit in self.edit_after:
             learned, left_out = edit(learned)
-            dropped |= left_out
+            dropped.update(left_out)
 
         # 5. Class weights: from the class frequencies of all samples, on those that are learned from.
         new_state: State = {}
@@ -540,7 +542,7 @@ class PolicyGradient(PolicyLossOptions):
             new_state["baselines"] = dict(sorted(baselines.items()))
 
         rounded = tuple(replace(sample, advantages=sample.advantages.to(torch.float32)) for sample in learned)
-        return Credit(samples=rounded, metrics=metrics, dropped=dropped), new_state
+        return Credit(samples=rounded, metrics=metrics, dropped=dict(dropped)), new_state
 
     def _reward_channels(
         self, samples: Sequence[Sample], rewards: Mapping[Signal, TokenRewards], weights: Mapping[Signal, float]

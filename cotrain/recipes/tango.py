@@ -94,7 +94,7 @@ def tango(
     estimator: Literal["grpo", "dr_grpo", "rloo", "reinforce++"] = "grpo",  # advantage estimator of both policies
     clip_high: float = 0.2,  # upper clip of the importance ratio π/π_sampler
     verifier: Literal["trained", "frozen"] = "trained",  # frozen: the verifier is never trained
-    review_format: verifier_roles.ReviewFormat = "steps",  # format of reviews; genrm and scored judge no steps
+    review_format: verifier_roles.ReviewFormat = "steps",  # format of reviews; genrm, scored: no verdicts on steps
     votes: int = 1,  # reviews per solution when the generator is trained; their step verdicts reward it
     combine: Combine = "mean",  # how several reviews are combined into one, such as mean or majority
     steps_judged_by: StepRewards = "verifier",  # source of step rewards
@@ -118,6 +118,12 @@ def tango(
         )
 
     check_step_rewards(steps_judged_by, oracle_noise)
+    if steps_judged_by == "verifier" and review_format not in verifier_roles.JUDGE_STEPS:
+        raise ConfigError(
+            f"tango: reviews in the format {review_format} have no verdicts on steps, so the verifier cannot reward "
+            "them; set steps_judged_by to oracle or none, or review_format to steps or genprm",
+            code="E_STEPS_NOT_JUDGED",
+        )
 
     # GRPO(), DrGRPO(), … return a PolicyGradient with other defaults, above all of ``advantage``; they take the same
     # settings.

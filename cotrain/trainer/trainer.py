@@ -394,29 +394,34 @@ class CoTrainer:
 
     def draw_tasks(self, phase: Phase, step: int) -> list[Task]:
         """The step's problems: the same for all recipes with one seed, so that comparisons of methods are paired."""
-        n_tasks = phase.tasks or self.recipe.tasks_per_step
-        n_unlabelled = round(n_tasks * phase.unlabelled)  # ``unlabelled`` is a share
-        labelled = self._draw_from("train", n_tasks - n_unlabelled, step)
-        unlabelled = self._draw_from(UNLABELLED, n_unlabelled, step)
+        labelled = self._draw_from("train", phase, step)
+        unlabelled = self._draw_from(UNLABELLED, phase, step)
         if self.recipe.audits is not None:
             # The truth of unlabelled problems is looked up for metrics only, and for no more than ``audits`` of them a
             # step. The rest cannot be graded.
             rng = rng_of("audits", self.seed, step)
-            audited = rng.sample(range(n_unlabelled), min(self.recipe.audits, n_unlabelled))
+            audited = rng.sample(range(len(unlabelled)), min(self.recipe.audits, len(unlabelled)))
             unlabelled = hide_truth(unlabelled, except_at=audited)
         return [*labelled, *unlabelled]
 
-    def _draw_from(self, split: str, count: int, step: int) -> list[Task]:
-        """The next ``count`` problems of a split, after those that earlier steps of the same stream drew."""
+    def _draw_from(self, split: str, phase: Phase, step: int) -> list[Task]:
+        """The next problems of a split, after those that earlier steps of the same stream drew."""
         # A stream is an endless sequence of problems. Phases that train the leading objective share one, so that two
         # recipes with one seed train it on the same problems, whatever other phases they have.
-        stream, earlier_steps = self.recipe.schedule.task_stream(step, self.recipe.leading_objective)
+        schedule = self.recipe.schedule
+        tasks_of_phase = {other.name: self._tasks_from(split, other) for other in schedule.phases}
+        stream, first = schedule.task_stream(step, self.recipe.leading_objective, tasks_of_phase)
         share = self.recipe.share_at(step)  # curriculum: only the first ``share`` of the problems; 1.0: all of them
-        first = earlier_steps * count
         return [
             train_task(self.recipe.tasks, self.seed, stream, position, split=split, share=share)
-            for position in range(first, first + count)
+            for position in range(first, first + tasks_of_phase[phase.name])
         ]
+
+    def _tasks_from(self, split: str, phase: Phase) -> int:
+        """How many problems of a split a step of this phase draws."""
+        n_tasks = phase.tasks or self.recipe.tasks_per_step
+        n_unlabelled = round(n_tasks * phase.unlabelled)  # ``unlabelled`` is a share
+        return n_unlabelled if split == UNLABELLED else n_tasks - n_unlabelled
 
     def _make_samples(self, name: str, traces: Sequence[Trace]) -> tuple[Sample, ...]:
         """Make a training sample of each trace, with the values and scores that advantages need."""
