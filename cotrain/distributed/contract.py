@@ -19,15 +19,14 @@ from typing import Any, Protocol
 
 from cotrain.algorithms.policy_loss import Bounds
 from cotrain.core.types import Trace
-from cotrain.distributed.policy_handles import PolicyHandle, PolicySpec
-from cotrain.inference.contract import Engine
+from cotrain.distributed.policy_handles import PolicyHandle, PolicySpec, RoutingEngine
 
 
 class Backend(Protocol):
     """Runs the policies of one run."""
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> RoutingEngine:
         """Answers the requests of all policies; there once ``open`` has been called."""
         ...
 

@@ -401,13 +401,17 @@ class RoutingEngine:
     ``MemoryLimitedEngine``."""
 
     def __init__(self, handles: Mapping[str, PolicyHandle], engine: Engine) -> None:
-        self._handles = handles
+        self.handles = handles
         self.engine = engine
         # who answers for a policy: the engine in which its model is, or itself, as programs and remote policies do
         self._answers = {name: handle.engine or handle for name, handle in handles.items()}
 
+    def engine_of(self, policy: str) -> Engine | PolicyHandle:
+        """Who answers requests to a policy; the engine below for a policy without a handle."""
+        return self._answers.get(policy, self.engine)
+
     async def sample(self, request: Request) -> Completion:
-        return await self._answers.get(request.policy, self.engine).sample(request)
+        return await self.engine_of(request.policy).sample(request)
 
     def advance(self) -> bool:
         return self.engine.advance()
@@ -417,7 +421,7 @@ class RoutingEngine:
 
     def counts(self) -> dict[str, float]:
         own = self.engine.counts()
-        for handle in self._handles.values():
+        for handle in self.handles.values():
             own |= handle.counts()
         return own
 

@@ -154,23 +154,18 @@ class TorchLearner(PolicyClient):
                     code="E_HEAD_MISMATCH",
                 )
         while True:
-            report = self._try_update(terms)
-            if report is not None:
-                return report
+            plan = plan_update(terms, micro_tokens=self.scorer.micro_tokens, shared=self.scorer.shared)
+            try:
+                report = self.apply_plan(plan)
+                break
+            except MEMORY_ERRORS as error:  # nothing has changed
+                sequences_of_batches = []
+                for planned in plan:
+                    for batch in planned.batches:
+                        sequences_of_batches.append(full_sequences([planned.term.samples[i] for i in batch]))
+                self.scorer.halve_batches(sequences_of_batches, error)  # raises ``error`` if no batch can be halved
+            # Behind the handler, where ``error`` no longer holds the tensors of its frames.
             release_gpu_cache(self.scorer.device)
-
-    def _try_update(self, terms: Sequence[LossTerm]) -> UpdateReport | None:
-        """The report of one update; None if memory ran out, and then nothing has changed."""
-        plan = plan_update(terms, micro_tokens=self.scorer.micro_tokens, shared=self.scorer.shared)
-        try:
-            report = self.apply_plan(plan)
-        except MEMORY_ERRORS as error:
-            sequences_of_batches = []
-            for planned in plan:
-                for batch in planned.batches:
-                    sequences_of_batches.append(full_sequences([planned.term.samples[i] for i in batch]))
-            self.scorer.halve_batches(sequences_of_batches, error)  # raises ``error`` if no batch can be halved
-            return None
 
         oom_count = self.scorer.oom_count
         self.scorer.oom_count = 0

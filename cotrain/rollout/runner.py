@@ -39,7 +39,7 @@ from cotrain.core.types import BROKEN_OFF, TOO_LONG, AsyncGrader, Episode, Grade
 from cotrain.inference.contract import ContextLimitedEngine, Engine
 from cotrain.prompts.render import Rendering
 from cotrain.prompts.templates import fields_of
-from cotrain.rollout.context import Grader, PromptFields, RolloutContext
+from cotrain.rollout.context import PromptFields, RolloutContext
 from cotrain.rollout.conversation import Conversation, finish_conversations
 from cotrain.rollout.event_loop import EngineEventLoop, ProtocolStoppedLoop, engine_paused, gather, is_cancelled_by_loop
 from cotrain.rollout.role import Role, Turn
@@ -61,14 +61,6 @@ class BatchProgress(Protocol):
     is called without arguments when an episode of the batch ends."""
 
     def __call__(self, n_episodes: int, /) -> OnEpisodeEnd: ...
-
-
-async def grade_async(task: Task, text: str) -> Grade:
-    """Grade one answer: in a process of the task's grader, if it has any, so that many are graded at once; else in this
-    process."""
-    if isinstance(task.grader, AsyncGrader):
-        return await task.grader.agrade(task, text)
-    return task.grade(text)
 
 
 class Roles:
@@ -103,7 +95,8 @@ class Roles:
         return RoleHandle(self, name)
 
     async def grade(self, task: Task, said: Turn | str, *, text: str | None = None) -> Grade:
-        """``task.grade`` of what a turn says, by the runner's grader if it has one; the engine waits for it.
+        """``task.grade`` of what a turn says. A grader with processes of its own grades many answers at once in these,
+        and the engine waits for it.
 
         A turn is graded by the answer that its role's parser found. Without one it is wrong, for the parser's reason.
         ``text``: the whole solution, where the turn is only a part of it. A string is graded as it stands. Raises
@@ -124,10 +117,10 @@ class Roles:
                 return Grade(value=False, reason=said.parsed.reason)
         else:
             to_grade = said
-        if self._context.grader is None:
+        if not isinstance(task.grader, AsyncGrader):
             return task.grade(to_grade)
         async with engine_paused():  # so that its batches do not depend on how long grading takes
-            return await self._context.grader(task, to_grade)
+            return await task.grader.agrade(task, to_grade)
 
     def nonce(self, about: Turn) -> str:
         """A random marker, to be put around a turn's text when other roles see it, so that the text cannot end its
@@ -297,7 +290,6 @@ class RolloutRunner:
         roles: Mapping[str, Role],
         seed: int,
         *,
-        grader: Grader | None = None,
         loop: EngineEventLoop | None = None,
         progress: BatchProgress | None = None,
     ) -> None:
@@ -307,7 +299,6 @@ class RolloutRunner:
             renderers: policy → how its prompts become tokens.
             roles: name → role.
             seed: seed of the run; every request's seed is a hash of it and of the request's address.
-            grader: grades answers outside of this process; None calls ``task.grade`` in it.
             loop: event loop in which protocols run, to share connections with other runners; None: a new one.
             progress: shows how far each batch is.
 
@@ -325,7 +316,6 @@ class RolloutRunner:
         self.renderers = renderers
         self.roles = roles
         self.seed = seed
-        self.grader = grader
         self.loop = loop or EngineEventLoop()
         self.progress = progress
         self.set_aside: dict[str, str] = {}  # task id → why its prompt did not fit the context
@@ -343,7 +333,6 @@ class RolloutRunner:
             self.renderers,
             greedy_roles,
             self.seed,
-            grader=self.grader,
             loop=self.loop,
             progress=self.progress,
         )
@@ -375,27 +364,13 @@ class RolloutRunner:
             engine=self.engine,
             renderers=self.renderers,
             roles=self.roles,
-            grader=self.grader,
             seed=self.seed,
             split=split,
             step=step,
         )
-        # The signals that the protocol declares with ``@gives``: it may reward no others. Without ``@gives``: none.
-        declared = declared_by(protocol) or DeclaredSignals(protocol_name(protocol), ())
-
-        def new_attempt() -> Coroutine[Any, Any, list[FinishedEpisode]]:
-            """A fresh coroutine that runs all episodes, in the order of their addresses."""
-            on_end = self.progress(len(tasks) * group_size) if self.progress else None
-            coroutines = []
-            names = []
-            for position, task in enumerate(tasks, start=first_position):
-                for member in range(group_size):
-                    roles = Roles(context, position, member, declared, task_id=task.id, task_prompt=task.prompt)
-                    coroutines.append(_run_episode(protocol, task, roles, stores or {}, on_end))
-                    names.append(f"task {position}, member {member}")
-            return gather(coroutines, names)
-
-        finished = self._run_attempts(new_attempt)
+        finished = self._run_episodes(
+            context, protocol, tasks, group_size=group_size, first_position=first_position, stores=stores or {}
+        )
         is_training = step >= 0
         if is_training:
             earlier = self.prompt_fields.get(step, {})  # a step may collect several batches
@@ -405,16 +380,33 @@ class RolloutRunner:
                 self.set_aside.setdefault(episode.task_id, why_too_long)
         return tuple(episode for episode, _ in finished)
 
-    def _run_attempts(
-        self, new_attempt: Callable[[], Coroutine[Any, Any, list[FinishedEpisode]]]
+    def _run_episodes(
+        self,
+        context: RolloutContext,
+        protocol: RolloutFn,
+        tasks: Sequence[Task],
+        *,
+        group_size: int,
+        first_position: int,
+        stores: Mapping[str, Store],
     ) -> list[FinishedEpisode]:
-        """Run a batch to its end, and again if the engine's process is lost: an engine keeps no state of its own, so a
-        new one gives the same episodes."""
+        """Run all episodes at once; in the order of their addresses. If the engine's process is lost, run all of them
+        again: an engine keeps no state of its own, so a new one gives the same episodes."""
+        # The signals that the protocol declares with ``@gives``: it may reward no others. Without ``@gives``: none.
+        declared = declared_by(protocol) or DeclaredSignals(protocol_name(protocol), ())
         last_loss: EngineLost | None = None
         for _ in range(TRIES):
+            on_end = self.progress(len(tasks) * group_size) if self.progress else None
+            coroutines = []
+            names = []
+            for position, task in enumerate(tasks, start=first_position):
+                for member in range(group_size):
+                    roles = Roles(context, position, member, declared, task_id=task.id, task_prompt=task.prompt)
+                    coroutines.append(_run_episode(protocol, task, roles, stores, on_end))
+                    names.append(f"task {position}, member {member}")
             try:
                 # The loop runs all coroutines; whenever each of them waits, the engine advances by one batch.
-                return self.loop.run_to_end(new_attempt(), self.engine.advance)
+                return self.loop.run_to_end(gather(coroutines, names), self.engine.advance)
             except EngineLost as lost:
                 last_loss = lost
         assert last_loss is not None

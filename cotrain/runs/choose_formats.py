@@ -48,7 +48,7 @@ from cotrain.prompts.render import Renderer
 from cotrain.prompts.templates import IN_TAGS, SOLVE, SOLVE_FULL, fields_of
 from cotrain.rollout.common_roles import how_taught, is_terse, taught_roles
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Roles, RolloutRunner, grade_async
+from cotrain.rollout.runner import Roles, RolloutRunner
 from cotrain.rollout.verifier_roles import guarded_fields
 from cotrain.trainer.async_rollouts import StoppableEngine
 from cotrain.trainer.policy_store import PolicyStore
@@ -861,7 +861,6 @@ def runner_factory(
             store.renderers,
             roles,
             seed,
-            grader=grade_async,
             progress=lambda total: ProgressPrinter(total, f"  {{}} {what}", say, at_once=True).add,
         )
 

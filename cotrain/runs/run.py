@@ -320,10 +320,17 @@ def _newest_sound_checkpoint(directory: RunDirectory, observer: Observer) -> man
 def _train_through_failures(run: ActiveRun) -> RunResult:
     """Train; after numbers that are not finite, or the loss of a process, go back and on from there."""
     lost_processes = LostProcesses()
-    failure: NotFinite | ProcessLost | None = None  # what the next attempt recovers from; recovering may fail itself
+    failure: NotFinite | ProcessLost | None = None  # what ended the attempt before this one
     while True:
         try:
-            _prepare(run, failure)
+            # Within ``try``, as measuring the start and going back to a checkpoint may fail, too.
+            match failure:
+                case None:
+                    _begin(run)
+                case NotFinite():
+                    _roll_back(run, failure)
+                case ProcessLost():
+                    _recover(run, failure)
             return _train(run)
         except NotFinite as error:
             if not run.has_initial_metrics:
@@ -332,17 +339,6 @@ def _train_through_failures(run: ActiveRun) -> RunResult:
         except ProcessLost as lost:
             lost_processes.count_loss_or_raise(run.trainer.finished_steps, lost)
             failure = lost
-
-
-def _prepare(run: ActiveRun, failure: NotFinite | ProcessLost | None) -> None:
-    """Bring the run to where training goes on: where it begins, or after a failure to its newest checkpoint."""
-    match failure:
-        case None:
-            _begin(run)
-        case NotFinite():
-            _roll_back(run, failure)
-        case ProcessLost():
-            _recover(run, failure)
 
 
 def _begin(run: ActiveRun) -> None:

@@ -39,7 +39,7 @@ from cotrain.inference.contract import Engine
 from cotrain.metrics.steps import flops_of
 from cotrain.rollout.event_loop import EngineEventLoop
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import BatchProgress, RolloutRunner, grade_async
+from cotrain.rollout.runner import BatchProgress, RolloutRunner
 from cotrain.trainer.async_rollouts import (
     Overlap,
     RolloutBatch,
@@ -130,7 +130,6 @@ class CoTrainer:
             self.policies.renderers,
             self.recipe.roles if roles is None else roles,
             seed,
-            grader=grade_async,
             loop=self._loop,
         )
 
@@ -218,8 +217,10 @@ class CoTrainer:
             self.policies.reset_optimizers(self.recipe.due_for_new_optimizer(step))
             restarted = self.policies.restart_weights_if_iteration_over()
             self._publish_versions(restarted)
-            # With ``async_steps`` they may have been collected before, and those of the next steps are collected, too.
-            rollouts = self.rollouts.batch_of(step, self._collect_step, until=self.recipe.steps)
+            # Usually this step alone; none if it was collected during an update. With ``async_steps`` later ones, too.
+            for missing in self.rollouts.steps_to_collect(step, until=self.recipe.steps):
+                self.rollouts.add(missing, self._collect_step(missing))
+            rollouts = self.rollouts.batch_of(step)
         check_rollouts(step, phase, self.recipe.objectives, rollouts.episodes, self.runner)
         check_servers_answer(f"step {step + 1}", self.policies, rollouts.outside)  # counts of policies on other servers
         meter.add_rollouts(rollouts)
@@ -320,21 +321,14 @@ class CoTrainer:
         """Update the policies of these objectives on the step's episodes; returns those that have new weights."""
         changed: list[str] = []
         with meter.stage("update"):
-            terms = self._loss_terms(due, episodes, meter)
+            terms: dict[str, list[LossTerm]] = {}  # policy → the objectives that it is updated on, with their samples
+            for name in due:
+                policy = self.recipe.objectives[name].policy
+                terms.setdefault(policy, []).append(self._loss_term(name, episodes, meter))
             for updated in self._update_in_lanes(terms):
                 meter.add_update(updated, terms[updated.policy])
                 changed += updated.changed_policies
         return changed
-
-    def _loss_terms(
-        self, due: Sequence[str], episodes: Sequence[Episode], meter: StepMeter
-    ) -> dict[str, list[LossTerm]]:
-        """For each policy the objectives that it is updated on, each with its samples."""
-        terms: dict[str, list[LossTerm]] = {}
-        for name in due:
-            policy = self.recipe.objectives[name].policy
-            terms.setdefault(policy, []).append(self._loss_term(name, episodes, meter))
-        return terms
 
     def _loss_term(self, name: str, episodes: Sequence[Episode], meter: StepMeter) -> LossTerm:
         """Make an objective's samples: annotated with values and scores, then with advantages, at last with the
