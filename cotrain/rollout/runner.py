@@ -29,13 +29,14 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from cotrain.core.arguments import bound_function
 from cotrain.core.errors import ConfigError, CotrainError, EngineLost, TooLong, UnknownName
 from cotrain.core.seeding import Address, make_nonce
 from cotrain.core.signals import DeclaredSignals, declared_by
 from cotrain.core.types import BROKEN_OFF, TOO_LONG, AsyncGrader, Episode, Grade, NoGrader, RolloutFn, Store, Task
+from cotrain.core.verbosity import ProgressPrinter
 from cotrain.inference.contract import ContextLimitedEngine, Engine
 from cotrain.prompts.render import Rendering
 from cotrain.prompts.templates import fields_of
@@ -44,7 +45,6 @@ from cotrain.rollout.conversation import Conversation, finish_conversations
 from cotrain.rollout.event_loop import EngineEventLoop, ProtocolStoppedLoop, engine_paused, gather, is_cancelled_by_loop
 from cotrain.rollout.role import Role, Turn
 
-OnEpisodeEnd = Callable[[], None]
 TRIES = 3  # attempts of one batch if the engine's process is lost
 _RESERVED = ("grade", "busy", "nonce")  # methods of ``Roles``, so no role can have these names
 
@@ -56,11 +56,33 @@ class FinishedEpisode(NamedTuple):
     why_too_long: str | None
 
 
-class BatchProgress(Protocol):
-    """Shows how far a batch is: called with the number of its episodes when the batch begins. Returns a function, which
-    is called without arguments when an episode of the batch ends."""
+class BatchProgress:
+    """Prints how many episodes of each batch have ended."""
 
-    def __call__(self, n_episodes: int, /) -> OnEpisodeEnd: ...
+    def __init__(self, text: str, say: Callable[[str], None]) -> None:
+        """``text``: with "{}" in the place of the count."""
+        self._text = text
+        self._say = say
+        self._printer: ProgressPrinter | None = None
+
+    def begin(self, n_episodes: int) -> None:
+        """A batch of so many episodes begins."""
+        self._printer = ProgressPrinter(n_episodes, self._text, self._say, at_once=True)
+
+    def episode_ended(self) -> None:
+        if self._printer is not None:
+            self._printer.add()
+
+
+class JointProgress(BatchProgress):
+    """Prints how many episodes of several batches together have ended."""
+
+    def __init__(self, printer: ProgressPrinter) -> None:
+        """``printer``: has the number of all episodes."""
+        self._printer = printer
+
+    def begin(self, n_episodes: int) -> None:
+        """The printer goes on."""
 
 
 class Roles:
@@ -98,9 +120,9 @@ class Roles:
         """``task.grade`` of what a turn says. A grader with processes of its own grades many answers at once in these,
         and the engine waits for it.
 
-        A turn is graded by the answer that its role's parser found. Without one it is wrong, for the parser's reason.
-        ``text``: the whole solution, where the turn is only a part of it. A string is graded as it stands. Raises
-        ConfigError for a task that has no right or wrong answers, such as a game.
+        ``said``: a turn, which is wrong for the parser's reason where that found no answer; or a text. ``text``: the
+        whole solution, where the turn is only a part of it. Raises ConfigError for a task that has no right or wrong
+        answers, such as a game.
         """
         if isinstance(task.grader, NoGrader):
             raise ConfigError(
@@ -108,9 +130,11 @@ class Roles:
                 "right, so take other problems (--tasks), or a recipe that is made for these",
                 code="E_TASK_NOT_GRADABLE",
             )
+        # 1. A string is graded as it stands.
+        # 2. Of a turn, a grader of whole solutions (``task.whole``), or one without a gold answer to compare with, gets
+        #    all that was said, even if the parser found no answer in it.
+        # 3. Any other gets the answer that the parser found. If it found none, the turn is wrong.
         if isinstance(said, Turn):
-            # A grader that reads whole solutions (``task.whole``), or has no gold answer to compare with, gets all that
-            # was said, even if the parser found no answer in it.
             needs_whole_text = task.whole or task.gold is None
             to_grade = said.text_to_grade(text, whole=needs_whole_text)
             if to_grade is None:
@@ -167,8 +191,8 @@ class Roles:
         )
         self._conversations.append(conversation)
         if group is None:
-            # Traces of the default group must have equal prompts. ``trainer/checks.py`` checks that when the batch is
-            # over, and names the field that differs.
+            # Recorded for ``trainer/checks.py``: all prompts of a default group must be equal. It checks that when the
+            # batch is over, and names the field that differs.
             field_names = sorted(fields_of(role.prompt))
             self._context.fields_by_address[str(address)] = {field: str(fields[field]) for field in field_names}
         return conversation
@@ -239,10 +263,8 @@ class RoleHandle:
 
     @property
     def whole_group(self) -> str:
-        """The default group by its name: all traces of this role on this task.
-
-        Pass it explicitly, as ``group=roles.solver.whole_group``, to allow different prompts in the group. In a call
-        without ``group`` they are an error.
+        """Pass it as ``group=roles.solver.whole_group`` to compare all traces of this role on this task although their
+        prompts differ. It is the default group, in which different prompts are an error unless it is named so.
         """
         return default_group(self._roles._position, self._name)
 
@@ -371,7 +393,7 @@ class RolloutRunner:
         finished = self._run_episodes(
             context, protocol, tasks, group_size=group_size, first_position=first_position, stores=stores or {}
         )
-        is_training = step >= 0
+        is_training = step >= 0  # evaluations have steps below 0
         if is_training:
             earlier = self.prompt_fields.get(step, {})  # a step may collect several batches
             self.prompt_fields[step] = earlier | context.fields_by_address
@@ -396,13 +418,14 @@ class RolloutRunner:
         declared = declared_by(protocol) or DeclaredSignals(protocol_name(protocol), ())
         last_loss: EngineLost | None = None
         for _ in range(TRIES):
-            on_end = self.progress(len(tasks) * group_size) if self.progress else None
+            if self.progress is not None:
+                self.progress.begin(len(tasks) * group_size)
             coroutines = []
             names = []
             for position, task in enumerate(tasks, start=first_position):
                 for member in range(group_size):
                     roles = Roles(context, position, member, declared, task_id=task.id, task_prompt=task.prompt)
-                    coroutines.append(_run_episode(protocol, task, roles, stores, on_end))
+                    coroutines.append(_run_episode(protocol, task, roles, stores, self.progress))
                     names.append(f"task {position}, member {member}")
             try:
                 # The loop runs all coroutines; whenever each of them waits, the engine advances by one batch.
@@ -410,8 +433,9 @@ class RolloutRunner:
             except EngineLost as lost:
                 last_loss = lost
         assert last_loss is not None
-        times = f"the engine was lost {TRIES} times in one batch"
-        raise EngineLost(f"{last_loss}; {times}", code=last_loss.code) from last_loss
+        raise EngineLost(
+            f"{last_loss}; the engine was lost {TRIES} times in one batch", code=last_loss.code
+        ) from last_loss
 
 
 def protocol_name(protocol: RolloutFn) -> str:
@@ -421,7 +445,7 @@ def protocol_name(protocol: RolloutFn) -> str:
 
 
 async def _run_episode(
-    protocol: RolloutFn, task: Task, roles: Roles, stores: Mapping[str, Store], on_end: OnEpisodeEnd | None
+    protocol: RolloutFn, task: Task, roles: Roles, stores: Mapping[str, Store], progress: BatchProgress | None
 ) -> FinishedEpisode:
     """Run one episode. What an error ends:
 
@@ -453,8 +477,8 @@ async def _run_episode(
     loop = asyncio.get_running_loop()
     assert isinstance(loop, EngineEventLoop)  # ``RolloutRunner`` runs episodes in no other one
     loop.stall_detector.note_progress()  # an episode is over, so the loop is not stuck
-    if on_end is not None:
-        on_end()
+    if progress is not None:
+        progress.episode_ended()
     return FinishedEpisode(episode, why_too_long)
 
 
