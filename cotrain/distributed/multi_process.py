@@ -185,9 +185,8 @@ class MultiProcessBackend:
         """The process, or the ranks, that hold it."""
         return self._home[policy].what
 
-    def held_while_learning(self, touched: Collection[str], changed: Collection[str]) -> Collection[str] | None:
-        """Those alone that change, as the engine has weights of its own. Where all learners are in one process, steps
-        follow each other."""
+    def held_while_learning(self, computing: Collection[str], changed: Collection[str]) -> Collection[str] | None:
+        """The policies that change, as the engine has weights of its own. None if all learners are in one process."""
         if not (self.worlds and self.engine.can_hold and self.kind == "local"):
             return None
         if self._published is None:
