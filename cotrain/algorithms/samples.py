@@ -168,7 +168,7 @@ def check_rewards(owner: str, rewards: RewardWeights) -> None:
             f"{owner}: rewards names no signal; expected for example reward_weights={{OUTCOME: 1.0}}",
             code="E_NO_REWARD_NAMED",
         )
-    start_and_end_weights: list[float] = []  # of all signals
+    start_and_end_weights: list[float] = []  # all signals' weights at both ends
     for signal, weight in rewards.items():
         if not isinstance(signal, Signal):
             raise ConfigError(

@@ -174,7 +174,7 @@ def _has_small_models(recipe: Recipe) -> bool:
 def _print_plan(
     command: _Command, recipe: Recipe, backend: MultiProcessBackend | None, device: str, notes: list[str]
 ) -> int:
-    """What ``--dry-run`` prints."""
+    """Print the plan of ``--dry-run``; returns the exit code."""
     from cotrain.cli.config_file import config_lines
     from cotrain.cli.dry_run import dry_run
     from cotrain.cli.plan_line import plan_lines

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from cotrain.models.offload import Residence
 
 RankedTokens = list[tuple[float, list[tuple[int, float]]]]  # per token: its log-probability, the likeliest with theirs
-Program = Callable[[Mapping[str, Any], Random], str]  # (the call's fields, addressed draws) → what it says
-SCORING_OOM = "scoring_out_of_memory"  # how often a pass that scores was halved
+Program = Callable[[Mapping[str, Any], Random], str]  # (the call's fields, random draws of its address) → its text
+SCORING_OOM = "scoring_out_of_memory"  # key of how often a scoring pass was halved
 _SLICE = 2**24  # logits that are normalised at a time
 
 
@@ -179,7 +179,7 @@ class ModelHandle(PolicyHandle):
     """A policy whose model this process holds."""
 
     spec: ModelSpec
-    residence: Residence | None = None  # where policies take turns on a device; set by who builds it
+    residence: Residence | None = None  # where policies take turns on a device; set by ``PolicyFactory``
 
     def __init__(
         self,
@@ -408,7 +408,7 @@ class RoutingEngine:
         self._answers = {name: handle.engine or handle for name, handle in handles.items()}
 
     def engine_of(self, policy: str) -> Engine | PolicyHandle:
-        """Who answers requests to a policy; the engine below for a policy without a handle."""
+        """What answers requests to a policy; for a policy without a handle the engine below."""
         return self._answers.get(policy, self.engine)
 
     async def sample(self, request: Request) -> Completion:

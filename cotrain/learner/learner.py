@@ -409,7 +409,7 @@ def inner_products(running_sums: Sequence[Gradients], device: torch.device) -> t
     n_terms = len(running_sums)
     products = torch.zeros(n_terms, n_terms, dtype=torch.float64, device=sum_device)
     for sums in zip(*running_sums, strict=True):  # one parameter at a time
-        gradients = []  # of each term, for this parameter
+        gradients = []  # each term's gradient of this parameter
         previous = None
         for running_sum in sums:
             if previous is None or running_sum is None:

@@ -33,7 +33,7 @@ class RolloutContext:
     seed: int
     split: str
     step: int
-    fields_by_address: PromptFields = field(default_factory=dict)  # of conversations to which no group was given
+    fields_by_address: PromptFields = field(default_factory=dict)  # what conversations in default groups showed
 
     async def sample_answer(
         self,

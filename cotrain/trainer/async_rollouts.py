@@ -71,7 +71,7 @@ class RolloutBatch:
 
 
 Collect = Callable[[int], RolloutBatch]  # collects the rollouts of a step
-Result = TypeVar("Result")  # what a work returns
+Result = TypeVar("Result")  # the result of one work of ``run_beside``
 
 
 class RolloutCounter:
@@ -82,7 +82,7 @@ class RolloutCounter:
         self._policies = policies
         self._counts_before = engine.counts()
         self._outside_before = policies.outside_counts()
-        self.clock = StageClock()  # who collects the episodes does it within a stage of this clock
+        self.clock = StageClock()  # to be run while the episodes are collected
 
     def result_of(self, episodes: tuple[Episode, ...]) -> RolloutBatch:
         """The batch, once its episodes are over."""

@@ -227,7 +227,7 @@ class CoTrainer:
         check_servers_answer(f"step {step + 1}", self.policies, rollouts.outside)  # counts requests to other servers
         meter.add_rollouts(rollouts)
         self._learn(phase, rollouts.episodes, meter)
-        self.rollouts.drop_oldest()  # of this step; until here they were kept for a checkpoint
+        self.rollouts.drop_oldest()  # those of this step, which until here were kept for a checkpoint
         self.stores = {name: store.with_episodes(rollouts.episodes, step) for name, store in self.stores.items()}
         meter.add_stores(self.stores)
         self.tokens += count_sampled_tokens(rollouts.episodes, self.policies)
@@ -341,7 +341,7 @@ class CoTrainer:
         objective = self.recipe.objectives[name]
         algorithm = objective.algorithm
         version = self.policies[objective.policy].version  # the number of its updates so far
-        planned = self.planned_updates[objective.policy]  # of updates; decays run from ``version`` to here
+        planned = self.planned_updates[objective.policy]  # updates that the recipe will make; decays run on these two
         traces = traces_of(objective, episodes)
         check_group_sizes(name, objective, traces, len(episodes))
         if self.rollouts.async_steps:
@@ -433,7 +433,7 @@ class CoTrainer:
         sequences = [(split.sampled.prompt_ids, split.sampled.token_ids) for split in splits]
         context_tokens = [split.context_tokens for split in splits]
 
-        values: Sequence[torch.Tensor] | None = None  # of a critic, for each trace
+        values: Sequence[torch.Tensor] | None = None  # a critic's values, for each trace
         if needs.value_policy is not None:
             values = self._score_tokens(needs.value_policy, sequences, context_tokens)
         logprobs: dict[str, Sequence[torch.Tensor]] = {}  # policy → its log-probabilities, for each trace
