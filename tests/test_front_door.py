@@ -71,6 +71,7 @@ def test_measuring_says_how_many_episodes_it_plays(tmp_path, capsys):
 @pytest.mark.whole
 def test_the_count_is_what_is_played(tmp_path):
     """Judges are played once more on the start's solutions, where there is a start."""
+    from cotrain.rollout.runner import BatchProgress
     from cotrain.runs.figures import count_episodes, metrics_on_test_split
     from cotrain.trainer.trainer import CoTrainer
 
@@ -78,11 +79,11 @@ def test_the_count_is_what_is_played(tmp_path):
     trainer = CoTrainer(override(tango.tango(**run), ["evaluation.group_size=8"]))
     played = []
 
-    def count(total):
-        played.append(total)
-        return lambda: None
+    class Count(BatchProgress):
+        def begin(self, n_episodes):
+            played.append(n_episodes)
 
-    trainer.eval_progress = count
+    trainer.eval_progress = Count("{}", pytest.fail)
     metrics_on_test_split(trainer)
     trainer.close()
     assert len(played) == 8 and sum(played) == count_episodes(trainer)

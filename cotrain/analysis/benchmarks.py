@@ -70,7 +70,7 @@ from cotrain.rollout.fixed_solutions import judge_fixed_solutions
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.reviews import review
 from cotrain.rollout.role import Role, Turn
-from cotrain.rollout.runner import Roles, RolloutRunner
+from cotrain.rollout.runner import JointProgress, Roles, RolloutRunner
 from cotrain.rollout.token_calls import tool_name, with_tool
 from cotrain.rollout.tournament import RATING, hold_tournament
 from cotrain.runs import opening
@@ -407,7 +407,7 @@ def evaluate_suite(
         return rows
     replace_file(path, b"".join(map(encode_row, [{"settings": settings}, *rows])))  # what is finished is never lost
     pace = ProgressPrinter(each * len(items), f"{name}: {{}} answers", say, done=len(rows))
-    runner.progress = lambda total: pace.add
+    runner.progress = JointProgress(pace)
     with JsonlWriter(path) as file:
         for start in range(len(rows) // each, len(items), CHUNK):
             chunk = items[start : start + CHUNK]

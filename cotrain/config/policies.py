@@ -176,7 +176,8 @@ class Trained(Learning):
     may_be_narrow: ClassVar[bool] = False
 
     def build(self, name: str, factory: PolicyFactory) -> policy_handles.PolicyHandle:
-        return factory.build_trainable(name, self, *factory.language_model(self))
+        model, renderer = factory.language_model(self)
+        return factory.build_trainable(name, self, model, renderer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -223,8 +223,8 @@ RUN_CONFIG_NAMES = tuple(field.name for field in dataclasses.fields(RunConfig))
 
 
 class RecipeFunction:
-    """What ``@recipe`` makes of a function. Called with settings and the method's own parameters, by name, it returns a
-    ``Recipe``.
+    """A recipe function, as ``@recipe`` returns it. Called with settings and the method's own parameters, by name, it
+    returns a ``Recipe``.
 
     ``build``: the function as it was written. ``taken``: all parameters of a call, settings first.
     """

@@ -92,6 +92,7 @@ class Chats(JsonlTasks):
 
     kind = "chats"
     learned_by = "spin"
+    has_replies = True  # its tasks have replies, which a model's chat template has to be able to write
 
     def __init__(self, path: str | Path, name: str = "", digest: str | None = None, lenient: bool = False) -> None:
         super().__init__(path, name=name or self.kind, digest=digest, lenient=lenient)

@@ -53,7 +53,7 @@ from cotrain.prompts.templates import SOLVE_FULL, fill_template
 from cotrain.rollout.common_roles import is_terse, solver
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Roles, RolloutRunner, grade_async
+from cotrain.rollout.runner import JointProgress, Roles, RolloutRunner
 from cotrain.runs.choose_formats import STEP as LOOK
 from cotrain.runs.choose_formats import SampledText, ask_solver, read_texts, spread_indices
 from cotrain.storage.kept_work import KeptWork
@@ -113,7 +113,7 @@ def own_solutions(
     lost_reasons = Counter[str]()
     with open_runner(model, path, {"solver": role}, device=device, seed=seed, aside=aside, say=say) as (tasks, runner):
         pace = ProgressPrinter(samples * len(tasks), "{} answers drawn", say)
-        runner.progress = lambda total: pace.add
+        runner.progress = JointProgress(pace)
         for start, chunk in in_chunks(tasks):
             make = partial(_solve_chunk, runner, role, chunk, step=-1 - start, samples=samples)
             solutions = make() if work is None else work.part(f"problems from {start}", make)
@@ -176,7 +176,7 @@ def open_runner(
     policies = PolicyStore(backend.open({"solver": frozen(model)}, seed=seed))
     sample_seed = seed_of("samples", seed)
     try:
-        yield tasks, RolloutRunner(backend.engine, policies.renderers, roles, sample_seed, grader=grade_async)
+        yield tasks, RolloutRunner(backend.engine, policies.renderers, roles, sample_seed)
     finally:
         grader.close()
 

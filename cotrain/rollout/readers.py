@@ -189,7 +189,7 @@ def _check_pool(target: str) -> GradingPool:
 
 @cache
 def _answer_grader() -> AnswerGrader:
-    """One for all sources whose own grader knows only their own problems."""
+    """The grader of proposed problems where a source's own grader knows only its own problems."""
     return AnswerGrader()
 
 

@@ -80,7 +80,7 @@ class ProcessMemory:
     what: str  # its name in messages
     memory: Mapping[str, float]  # part → bytes, on its device
     beside: Mapping[str, float]  # part → bytes, of its machine's own memory
-    gpus: float = 0.0  # that Ray gives it
+    gpus: float = 0.0  # GPUs that Ray reserves for it
 
     def memory_line(self, device: str) -> str:
         """For people."""
@@ -113,7 +113,7 @@ class HeldParts:
     staying: set[Part] = field(default_factory=set)  # parts of policies that take no turns
     moments: float = 0.0
     update: float = 0.0  # gradients, activations and logits of the largest update
-    logits: float = 0.0  # of the sampler
+    logits: float = 0.0  # the sampler's logits
 
     def at_once(self, sizes: Mapping[Part, float]) -> float:
         """Of parts with these sizes: all that stay, and the most that one policy brings when it has its turn."""

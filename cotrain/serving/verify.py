@@ -121,7 +121,6 @@ def _make_roles(served: ServedRun, model: ServedModel, seed: int, temperature: f
         engine=served.engine,
         renderers=trainer.policies.renderers,
         roles={model.name: replace(model.role, sampling=sampling)},
-        grader=None,
         seed=seed,
         split="serve",
         step=SERVED_STEP,
