@@ -35,7 +35,7 @@ from cotrain.grading.values import NotPassable, Unreadable, ValueCodec
 
 def load_programs() -> Exam:
     """The loader that ``GradingPool`` names."""
-    return Exam(inside=run_answer, outside=run_tests)
+    return Exam(runner=run_answer, examiner=run_tests)
 
 
 def run_tests(channel: Channel, paper: str, program: str, deadline_s: float) -> Verdict:

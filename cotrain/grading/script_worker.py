@@ -30,7 +30,7 @@ LAST_WORDS_S = 1.0  # to wait for the end of the output, where a process that th
 
 def load_scripts() -> Exam:
     """The loader that ``GradingPool`` names."""
-    return Exam(inside=run_in_cell, outside=receive_result)
+    return Exam(runner=run_in_cell, examiner=receive_result)
 
 
 def run_in_cell(number: int) -> None:

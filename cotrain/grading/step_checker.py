@@ -134,7 +134,7 @@ class StepChecker:
     def _check_size(self, pid: int) -> None:
         self._looked = time.monotonic()
         family = [process for process in process_list() if process.pid == pid] + descendants_of(pid)
-        if sum(process.memory for process in family) > MEMORY_BYTES:
+        if sum(process.memory_bytes for process in family) > MEMORY_BYTES:
             raise CheckerFailed("memory")
         if len(family) > PROCESSES:
             raise CheckerFailed("processes")
