@@ -73,7 +73,7 @@ def main(argv: Sequence[str]) -> int:
     set_threads(given.threads)
     from bases import base as stage
     from bases import habits, noisy, proposing
-    from cotrain.core.shipped import BESIDE, OWN
+    from cotrain.core.shipped import CHECKOUT_MODELS, DEMO_MODELS
 
     out = Path(given.out)
     say = functools.partial(print, flush=True)
@@ -103,9 +103,9 @@ def main(argv: Sequence[str]) -> int:
         return 130
     if given.install:
         if given.noisy:
-            noisy.install_noisy(out, OWN, BESIDE)
+            noisy.install_noisy(out, DEMO_MODELS, CHECKOUT_MODELS)
         else:
-            stage.install_base(out, OWN if given.habits else BESIDE, *made["models"])
+            stage.install_base(out, DEMO_MODELS if given.habits else CHECKOUT_MODELS, *made["models"])
     print(f"models: {', '.join(f'{out}/{name}' for name in made['models'])}")
     return 0
 

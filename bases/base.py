@@ -185,7 +185,7 @@ def _train_stage(
 
 
 def install_base(out: Path, assets: Path, name: str = NAME) -> None:
-    """Copy a model and its description to where those that ship lie: ``cotrain.core.shipped: BESIDE``."""
+    """Copy a model and its description to where those that ship lie: ``cotrain.core.shipped: CHECKOUT_MODELS``."""
     replace_model_files(out / name, assets / name)
     shutil.copyfile(out / f"{name}.json", assets / f"{name}.json")
 

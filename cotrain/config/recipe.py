@@ -310,7 +310,7 @@ def _check_phases(recipe: Recipe) -> None:
         for name in phase.stores:
             _check_known("store", name, recipe.stores, f"phase {phase.name!r}")
         passed = {name: recipe.stores[name] for name in phase.stores}
-        check_protocol(f"phase {phase.name!r}", phase.protocol, passed, unnamed=recipe.stores.keys())
+        check_protocol(f"phase {phase.name!r}", phase.protocol, passed, all_stores=recipe.stores.keys())
 
 
 def _check_stores(recipe: Recipe) -> None:

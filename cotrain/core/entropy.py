@@ -6,26 +6,28 @@ equal choices. Levels are for looking at; nothing learns from them.
 
 from __future__ import annotations
 
-MOST = 91  # the largest level
-PER_ROOT = 22.0  # levels to the square root of a nat
-_FIRST = 35  # "#", the character of level 0; level 91 is "~"
-_UP = bytes(min(level + _FIRST, 126) for level in range(256))
-_DOWN = bytes(max(code - _FIRST, 0) for code in range(256))
+MAX_LEVEL = 91
+LEVELS_PER_ROOT_NAT = 22.0  # level = 22 · √entropy
+_LOWEST_CODE = ord("#")  # the character of level 0
+_HIGHEST_CODE = _LOWEST_CODE + MAX_LEVEL  # "~", the last printable character
+# Tables for ``bytes.translate``.
+_CODE_OF_LEVEL = bytes(min(level + _LOWEST_CODE, _HIGHEST_CODE) for level in range(256))
+_LEVEL_OF_CODE = bytes(max(code - _LOWEST_CODE, 0) for code in range(256))
 
 
 def nats_of(level: int) -> float:
     """The entropy that a level stands for."""
-    return (level / PER_ROOT) ** 2
+    return (level / LEVELS_PER_ROOT_NAT) ** 2
 
 
 def as_text(levels: bytes) -> str:
-    """One printable ASCII character a level."""
-    return levels.translate(_UP).decode("ascii")
+    """Levels, a byte each, as a printable ASCII character each."""
+    return levels.translate(_CODE_OF_LEVEL).decode("ascii")
 
 
 def from_text(text: str) -> bytes:
     """The inverse of ``as_text``. Raises ValueError for other characters."""
-    levels = text.encode("ascii")
-    if any(not _FIRST <= code <= _FIRST + MOST for code in levels):
+    codes = text.encode("ascii")
+    if any(not _LOWEST_CODE <= code <= _HIGHEST_CODE for code in codes):
         raise ValueError(f"entropies {text[:20]!r} hold characters beside those from '#' to '~'")
-    return levels.translate(_DOWN)
+    return codes.translate(_LEVEL_OF_CODE)

@@ -28,7 +28,7 @@ MOST_ROW = 1 << 21  # bytes of one row or paragraph: about half a million tokens
 MOST_LINE = 64 * MOST_ROW  # bytes of a line that is passed over as too long
 MOST_LINES = 1 << 32  # bytes of a file that is read line by line
 MOST_WHOLE = 1 << 29  # bytes of a file that is read in one piece
-MOST_BY_HAND = 1 << 20  # bytes of a file of settings or of a prompt
+MOST_HANDWRITTEN = 1 << 20  # bytes of a file that somebody wrote by hand: code, settings, a prompt
 MOST_DOCUMENT = 1 << 25  # bytes of a JSON document of a run; parsed it may take forty times as many
 PACKED = 200  # a gzip file may unpack to so many times its size
 PACKED_LEAST = 1 << 26  # and to so many bytes in any case
@@ -77,7 +77,7 @@ def content_of_file(path: Path, most: int = MOST_WHOLE) -> bytes:
     return content
 
 
-def text_of_file(path: Path, most: int = MOST_BY_HAND) -> str:
+def text_of_file(path: Path, most: int = MOST_HANDWRITTEN) -> str:
     """A UTF-8 text, without a byte order mark. Raises DataError."""
     try:
         return content_of_file(path, most).decode("utf-8-sig")

@@ -16,7 +16,7 @@ __all__ = ["LateModule", "np"]
 
 
 class LateModule(ModuleType):
-    """A module that is imported at the first look at one of its names. Each name is looked up once."""
+    """A module that is imported when one of its names is first used. Each name is looked up once."""
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(import_module(self.__name__), name)

@@ -6,12 +6,12 @@
     turn.add_metadata(CORRECT, True)              turn.add_finding(ANSWER, "12")
     CORRECT.of(trace)  →  True            ANSWER.of(trace)  →  "12"
 
-Each key is declared once, with its type: a string in a key's place, or a value of another type, raises at once. Here
-stand the keys that several files share; a method declares its own next to its protocol. Both become plain JSON in the
-ledger.
+Each key is declared once, with its type: a string in a key's place, or a value of another type, raises at once. This
+file has the keys that several files share; a method declares its own next to its protocol. Metadata and findings
+become plain JSON in the ledger.
 
-Telemetry and evaluation read notes; algorithms never do. ``docs/metrics.md`` has ``{role}/metadata/{name}`` for every
-note that is a number or a boolean and is not ``measured`` otherwise.
+Telemetry and evaluation read notes; algorithms never do. Metadata that is a number or a boolean becomes the metric
+``{role}/metadata/{name}`` (``docs/metrics.md``), unless its key is ``measured``: such keys have metrics of their own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class HasFindings(Protocol):
     def findings(self) -> Mapping[str, Any]: ...
 
 
-@dataclass(frozen=True)  # not slotted: a generic class sets what it was made as
+@dataclass(frozen=True)  # not slotted: Python sets ``__orig_class__`` on an object of a generic class
 class _Key(Generic[T]):
     name: str  # in the ledger
     kind: Any  # its type: bool, int, float, str, list[…], tuple[…], or a union with None
@@ -47,12 +47,12 @@ class _Key(Generic[T]):
 
     def checked_json(self, value: Any, where: str) -> Any:
         """The value as the ledger holds it, tuples as lists. Raises TypeError for another type than the declared one,
-        ValueError for a number that is not finite or beyond ``LARGEST``; ``where`` says of which turn."""
+        ValueError for a number that is not finite or beyond ``LARGEST``. ``where``: the turn, for the message."""
         fitted = _fit_json(value, self.kind)
-        if fitted is _NONE:
+        if fitted is _WRONG_TYPE:
             expected = self.kind.__name__ if type(self.kind) is type else self.kind
             raise TypeError(f"{self.name!r} of {where} is {value!r}; expected {expected}: {self.meaning}")
-        if fitted is _ENDLESS:
+        if fitted is _TOO_LARGE:
             expected = f"a number within ±{LARGEST:g}"
             raise ValueError(f"{self.name!r} of {where} is {value!r}; expected {expected}: {self.meaning}")
         return fitted
@@ -62,7 +62,7 @@ class _Key(Generic[T]):
 class Metadata(_Key[T]):
     """A key of ``metadata``: what the oracle knows of a turn."""
 
-    measured: bool = False  # metrics of its own are made from it
+    measured: bool = False  # there are metrics of its own for it
 
     def of(self, trace: HasMetadata) -> T | None:
         """The value of this key; None if there is none."""
@@ -85,47 +85,47 @@ class Finding(_Key[T]):
         return trace.findings.get(self.name)
 
     def is_in(self, trace: HasFindings) -> bool:
-        """Was anything said of it, be it None?"""
+        """Whether the trace has this key, also with the value None."""
         return self.name in trace.findings
 
 
 LARGEST = 1e100  # largest number that is noted or shown: squares of it can be added up
-# Results of ``_fit_json``.
-_NONE = object()  # the value is of another type
-_ENDLESS = object()  # a number that is not finite, or too large
+# What ``_fit_json`` returns where there is no value; None is a value.
+_WRONG_TYPE = object()
+_TOO_LARGE = object()  # a number beyond ``LARGEST``, or none that is finite
 
 
 def _fit_json(value: Any, kind: Any) -> Any:
-    """The value as JSON when it is of this kind, else ``_NONE`` or ``_ENDLESS``."""
-    shape = typing.get_origin(kind)
+    """The value as JSON if it is of this type, else ``_WRONG_TYPE`` or ``_TOO_LARGE``."""
+    origin = typing.get_origin(kind)
     parts = typing.get_args(kind)
-    if shape in (types.UnionType, typing.Union):
+    if origin in (types.UnionType, typing.Union):
         for part in parts:
             fitted = _fit_json(value, part)
-            if fitted is not _NONE:
+            if fitted is not _WRONG_TYPE:
                 return fitted
-        return _NONE
+        return _WRONG_TYPE
 
     if kind in (None, type(None)):
-        return None if value is None else _NONE
-    if shape in (list, tuple):
-        if not isinstance(value, list | tuple) or (shape is tuple and len(value) != len(parts)):
-            return _NONE
-        kinds = parts if shape is tuple else parts[:1] * len(value)
-        items = [_fit_json(item, item_kind) for item, item_kind in zip(value, kinds, strict=True)]
-        for problem in (_NONE, _ENDLESS):
+        return None if value is None else _WRONG_TYPE
+    if origin in (list, tuple):
+        if not isinstance(value, list | tuple) or (origin is tuple and len(value) != len(parts)):
+            return _WRONG_TYPE
+        item_kinds = parts if origin is tuple else parts[:1] * len(value)
+        items = [_fit_json(item, item_kind) for item, item_kind in zip(value, item_kinds, strict=True)]
+        for problem in (_WRONG_TYPE, _TOO_LARGE):
             if any(item is problem for item in items):
                 return problem
         return items
 
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
-        return value if abs(value) <= LARGEST else _ENDLESS
+        return value if abs(value) <= LARGEST else _TOO_LARGE
     if kind is int and type(value) is int:
-        return value if abs(value) <= LARGEST else _ENDLESS
-    return value if type(value) is kind else _NONE
+        return value if abs(value) <= LARGEST else _TOO_LARGE
+    return value if type(value) is kind else _WRONG_TYPE
 
 
-# -- the truth
+# -- Metadata: the truth
 
 CORRECT = Metadata[bool](
     "correct", bool | None, "is the answer right; of a judgement: is what it judges right", measured=True
@@ -147,7 +147,7 @@ JUDGED = Metadata[bool]("judged", bool, "was the solution shown to a judge")
 SHARED = (CORRECT, GOLD, STEP_OK, STEP_REASONS, FIRST_WRONG, LABEL_RIGHT, REWARD_RIGHT, JUDGED)
 MEASURED = frozenset(note.name for note in SHARED if note.measured)
 
-# -- what was found
+# -- Findings: what a parser read
 
 PROBLEM = Finding[str]("problem", str, "what was asked")
 STEPS = Finding[list[tuple[int, int, str]]](

@@ -1,8 +1,8 @@
-"""Removes from commands and settings, before others see them, paths of home directories, and whatever looks like
-a key.
+"""Makes commands and settings fit for others to see: paths of home directories and whatever looks like a key are
+removed.
 
-Guessed by form, so no substitute for keeping keys in the environment: names such as ``token``, the prefixes of known
-services, and names and passwords in addresses.
+Keys are guessed by their form: behind a name such as ``token``, by the prefix of a known service, as the user and
+password of an address. That is no substitute for keeping them in the environment.
 """
 
 from __future__ import annotations
@@ -14,43 +14,50 @@ from itertools import pairwise
 from pathlib import Path
 
 HIDDEN = "[hidden]"
-_NAMES = (
+_SECRET_NAME = (
     r"[\w.-]*(?:token|(?:secret|passw(?:or)?d|api[_-]?key|access[_-]?key|private[_-]?key|credential|authorization)s?)"
 )
-_NAMED = re.compile(rf"(?i)\b({_NAMES}[\"']?\s*[=:]\s*[\"']?)(?!{re.escape(HIDDEN)})[^\s,;&\"']+")
-_FLAG = re.compile(rf"(?i)-{{1,2}}{_NAMES}")
-_KEYS = re.compile(
+_NAMED_SECRET = re.compile(  # token=…, "api_key": "…"
+    rf"(?i)\b({_SECRET_NAME}[\"']?\s*[=:]\s*[\"']?)(?!{re.escape(HIDDEN)})[^\s,;&\"']+"
+)
+_SECRET_FLAG = re.compile(rf"(?i)-{{1,2}}{_SECRET_NAME}")  # --token
+_KEY = re.compile(
     r"\b(?:hf_|sk-|pk-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|AIza|ya29\.|wandb_v1_)[\w.-]{12,}"
     r"|(?i:\bbearer)\s+[\w.~+/=-]{8,}"
-    r"|(?<![0-9a-f])[0-9a-f]{40}(?![0-9a-f])"  # as of wandb; hashes of weights are longer
+    r"|(?<![0-9a-f])[0-9a-f]{40}(?![0-9a-f])"  # a key of wandb; hashes of weights are longer
 )
-_LOGIN = re.compile(r"(?<=://)[^/\s@]+@")
+_LOGIN = re.compile(r"(?<=://)[^/\s@]+@")  # https://user:password@
 
 
 def redact_text(text: str) -> str:
     """A text without keys, and with ``~`` for the home directory."""
-    text = _LOGIN.sub(f"{HIDDEN}@", _KEYS.sub(HIDDEN, _NAMED.sub(rf"\1{HIDDEN}", text)))
-    for home in {os.path.expanduser("~"), str(Path(os.path.expanduser("~")).resolve())}:
-        if home not in ("/", "~", ""):
-            text = re.sub(rf"{re.escape(home.rstrip('/'))}(?=/|$|[\s\"',:;)\]])", "~", text)
+    text = _NAMED_SECRET.sub(rf"\1{HIDDEN}", text)
+    text = _KEY.sub(HIDDEN, text)
+    text = _LOGIN.sub(f"{HIDDEN}@", text)
+    home = os.path.expanduser("~")
+    for folder in {home, str(Path(home).resolve())}:
+        if folder not in ("/", "~", ""):
+            text = re.sub(rf"{re.escape(folder.rstrip('/'))}(?=/|$|[\s\"',:;)\]])", "~", text)
     return text
 
 
 def redact_command(words: Sequence[str]) -> list[str]:
-    """The words of a command line: its program by name, paths below the working directory relative to it."""
+    """The words of a command line without keys: the program by its name, paths below the working directory relative to
+    it."""
     shown = [Path(words[0]).name] if words else []
-    for last, word in pairwise(words):
+    for previous, word in pairwise(words):
         flag, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
-        if _FLAG.fullmatch(last):
+        if _SECRET_FLAG.fullmatch(previous):
             value = HIDDEN
         shown.append(redact_text(f"{flag}{equals}{_relative_path(value)}"))
     return shown
 
 
 def _relative_path(word: str) -> str:
+    """A path below the working directory, relative to it; any other word as it is."""
     try:
         path = Path(word)
-        here = path.is_absolute() and path.is_relative_to(Path.cwd())
+        is_below = path.is_absolute() and path.is_relative_to(Path.cwd())
     except (OSError, ValueError):
         return word
-    return str(path.relative_to(Path.cwd())) if here else word
+    return str(path.relative_to(Path.cwd())) if is_below else word

@@ -33,17 +33,21 @@ def rng_of(*parts: Part) -> random.Random:
     return random.Random(seed_of(*parts))
 
 
-def permuted_index(place: int, size: int, key: int) -> int:
-    """A permutation of ``range(size)`` by cycle walking over a four-round Feistel network; constant memory."""
-    half = max(1, (size - 1).bit_length() + 1) // 2 + 1
-    mask = (1 << half) - 1
+def permuted_index(index: int, size: int, key: int) -> int:
+    """Where a permutation of ``range(size)`` sends an index. Each key gives another permutation; none is ever stored.
+
+    A four-round Feistel network permutes the numbers of 2·``half_bits`` bits, of which there are ``size`` or more. It
+    is applied until the result is below ``size`` (cycle walking: Black & Rogaway 2002, "Ciphers with arbitrary finite
+    domains")."""
+    half_bits = max(1, (size - 1).bit_length() + 1) // 2 + 1
+    mask = (1 << half_bits) - 1
     while True:
-        left, right = place >> half, place & mask
-        for turn in range(4):
-            left, right = right, left ^ (seed_of(key, turn, right) & mask)
-        place = (left << half) | right
-        if place < size:
-            return place
+        left, right = index >> half_bits, index & mask
+        for round_number in range(4):
+            left, right = right, left ^ (seed_of(key, round_number, right) & mask)
+        index = (left << half_bits) | right
+        if index < size:
+            return index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -55,7 +59,10 @@ class Address:
     member: int  # index among the G episodes of this task
     role: str  # role that spoke
     call: int  # number of earlier calls of this role in the episode
-    path: tuple[int, ...] = ()  # () for a call's first turn; further ones: (turn,), in forks (turn, fork, turn) …
+    # The turn in this call's conversation: () is the first one, (2,) the third. A fork adds the number of the turn that
+    # it begins in the place of, and its own number among the forks of its conversation: (2, 0, 1) is the second turn of
+    # the first fork.
+    path: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         call = ".".join(str(number) for number in (self.call, *self.path))
@@ -64,20 +71,23 @@ class Address:
     @classmethod
     def parse(cls, text: str) -> Address:
         """The inverse of ``str(address)``; raises ValueError on anything else."""
-        step, task, member, role, place = text.split(":")
-        call, *path = (int(number) for number in place.split("."))
+        step, task, member, role, call_and_path = text.split(":")
+        call, *path = (int(number) for number in call_and_path.split("."))
         return cls(step=int(step), task=int(task), member=int(member), role=role, call=call, path=tuple(path))
 
     def later_turn(self, turns: int) -> Address:
         """The address of the turn that comes ``turns`` turns later in the same conversation."""
         *fork, turn = self.path or (0,)
-        return replace(self, path=(*fork, turn + turns) if fork or turn + turns else ())
+        later = turn + turns
+        is_first_turn = not fork and later == 0
+        return replace(self, path=() if is_first_turn else (*fork, later))
 
 
 def make_nonce(seed: int, address: Address | str) -> str:
-    """The mark of one showing of a text to a judge (``formats/nonce.py``), from the run's
-    seed and the address of what is shown (or of the showing): 8 hex digits.
+    """The mark that shows a judge where a text begins and ends (``formats/nonce.py``): 8 hex digits, from the run's
+    seed and the address of that text, or of the turn that shows it.
 
-    Addressed, so that a resumed run shows the same text; another at every step, so that none can be learned.
+    A resumed run shows the same mark, as the address is the same; each step has other addresses, so that no policy can
+    learn a mark.
     """
     return f"{seed_of('nonce', seed, str(address)):016x}"[-NONCE_LENGTH:]

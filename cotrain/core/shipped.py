@@ -1,8 +1,9 @@
 """The models that ship with the package: their names, and the folders in which they lie.
 
-Those of the demo lie in the package itself, in ``cotrain/assets``. The others are of the distribution
-``cotrain-bases``: the folder ``bases/cotrain_bases`` of a checkout, which is looked at too, since nothing has to be
-installed there. No library is imported here, so that a command that only names a model stays quick.
+Those of the demo lie in the package itself, in ``cotrain/assets``. The others come with the distribution
+``cotrain-bases``. In a checkout that need not be installed: its folder is ``bases/cotrain_bases``.
+
+No library is imported here, so that a command that only names a model stays quick.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ SHIPPED_LANGUAGE_MODELS = (
 SHIPPED = (*SHIPPED_LANGUAGE_MODELS, SHIPPED_RATER)  # the rater is a reward model
 
 PACKAGE = Path(__file__).resolve().parent.parent
-OWN = PACKAGE / "assets"
-BESIDE = PACKAGE.parent / "bases" / "cotrain_bases"  # in a checkout
+DEMO_MODELS = PACKAGE / "assets"
+CHECKOUT_MODELS = PACKAGE.parent / "bases" / "cotrain_bases"
 DISTRIBUTION = "cotrain_bases"
 
 
@@ -46,16 +47,16 @@ def is_shipped(name: str) -> bool:
 
 
 def shipped_folder(name: str) -> Path:
-    """The folder of a model of the package, whether or not it is there: ``shipped-games`` in ``base-games``."""
+    """The folder of a model of the package. One that is nowhere has a path, too, where none is."""
     folder = folder_name(name)
-    for place in (OWN, BESIDE, _installed_bases()):
-        if place is not None and (place / folder).is_dir():
-            return place / folder
-    return OWN / folder
+    for models in (DEMO_MODELS, CHECKOUT_MODELS, _installed_models()):
+        if models is not None and (models / folder).is_dir():
+            return models / folder
+    return DEMO_MODELS / folder
 
 
 def folder_name(name: str) -> str:
-    """``base`` of ``shipped``, ``base-games`` of ``shipped-games``."""
+    """``base`` for ``shipped``, ``base-games`` for ``shipped-games``."""
     return "base" + name.removeprefix(SHIPPED_BASE)
 
 
@@ -66,8 +67,9 @@ def how_to_get(name: str) -> str:
     return "it comes with the distribution cotrain-bases: `pip install ./bases` in the source of cotrain"
 
 
-def _installed_bases() -> Path | None:
-    """The folder of the distribution ``cotrain-bases``, where it is installed."""
+def _installed_models() -> Path | None:
+    """The folder of the distribution ``cotrain-bases``; None where it is not installed."""
     spec = find_spec(DISTRIBUTION)
-    places = [] if spec is None else list(spec.submodule_search_locations or [])
-    return Path(places[0]) if places else None
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(spec.submodule_search_locations[0])

@@ -10,9 +10,10 @@
 
     GRPO(reward_weights={OUTCOME: 1.0, BREVITY: 0.1})
 
-A recipe whose objective reads what no protocol gives is refused when it is built; a protocol that gives what it has not
-declared ends the run. A protocol that awaits others declares what they give too. Left out: types of values; all are
-floats.
+A recipe is refused when it is built if an objective of it reads a signal that no protocol gives; a protocol that gives
+a signal which it has not declared ends the run. A protocol that calls others declares what they give too.
+
+Left out: types of values; all are floats.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Signal:
 
     name: str  # name in ledger and metrics
     per: Literal["answer", "span"] = "answer"  # one value for a turn, or one for each rewarded span of its text
-    role: str | None = field(default=None, compare=False, kw_only=True)  # role whose turns get it; None for any
+    role: str | None = field(default=None, compare=False, kw_only=True)  # role whose turns get it; None: any role
     meaning: str = field(default="", compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -67,15 +68,15 @@ class DeclaredSignals:
 
     protocol: str  # its name
     signals: tuple[Signal, ...]
-    once: tuple[str, ...] = ()  # roles with one turn in an episode
+    once: tuple[str, ...] = ()  # roles that take one turn in an episode
 
     def signals_for(self, role: str) -> tuple[Signal, ...]:
-        """The signals that it gives to turns of a role."""
+        """The signals that the protocol gives to turns of a role."""
         return tuple(signal for signal in self.signals if signal.role in (None, role))
 
     def check_signal(self, signal: Signal, role: str, *, span: bool) -> None:
-        """Raise ConfigError unless the protocol declares to give this to a turn of this role, with or without a
-        span."""
+        """Raise ConfigError where a protocol gives a turn of this role a signal that it has not declared. ``span``:
+        whether it is given to a span of the turn's text."""
         where = f"protocol {self.protocol!r} rewards role {role!r}"
         if not isinstance(signal, Signal):
             raise ConfigError(
@@ -83,16 +84,19 @@ class DeclaredSignals:
             )
         allowed = self.signals_for(role)
         if signal not in allowed:
-            near = nearest_name(signal.name, [one.name for one in allowed])
-            hint = f"; did you mean {near!r}?" if near else ""
-            declared = ", ".join(one.name for one in allowed) or "nothing"
+            names = [signal.name for signal in allowed]
+            nearest = nearest_name(signal.name, names)
+            hint = f"; did you mean {nearest!r}?" if nearest else ""
+            declared = ", ".join(names) or "nothing"
             raise ConfigError(
                 f"{where} with {signal.name!r}, but it declares {declared} for this role{hint}; name the signal in the "
                 "@gives(...) above the protocol that is played",
                 code="E_SIGNAL_NOT_DECLARED",
             )
-        if span != (signal.per == "span"):
-            expected, actual = ("a span", "none") if signal.per == "span" else ("no span", "one")
+        needs_span = signal.per == "span"
+        if span != needs_span:
+            expected = "a span" if needs_span else "no span"
+            actual = "one" if span else "none"
             raise ConfigError(
                 f"{where} with {signal.name!r}, which is per {signal.per}: expected {expected}, found {actual}",
                 code="E_SIGNAL_PER",
@@ -101,12 +105,13 @@ class DeclaredSignals:
 
 def gives(*signals: Signal, once: tuple[str, ...] = ()) -> Callable[[RolloutFnT], RolloutFnT]:
     """Declare, above a protocol, which signals it gives and to whom: ``@gives(OUTCOME.to("solver"))``. ``once``: roles
-    with one turn in an episode, so that a group has as many of their turns as a problem has episodes."""
-    wrong = [signal for signal in signals if not isinstance(signal, Signal)]
-    if wrong:
-        raise ConfigError(
-            f"@gives names {wrong[0]!r}; expected signals, as in @gives(OUTCOME.to('solver'))", code="E_NOT_SIGNAL"
-        )
+    that take one turn in an episode: a group of theirs has as many turns as a problem has episodes, and a recipe with
+    too few episodes is refused."""
+    for signal in signals:
+        if not isinstance(signal, Signal):
+            raise ConfigError(
+                f"@gives names {signal!r}; expected signals, as in @gives(OUTCOME.to('solver'))", code="E_NOT_SIGNAL"
+            )
 
     def attach_signals(protocol: RolloutFnT) -> RolloutFnT:
         protocol.gives = DeclaredSignals(protocol.__name__, signals, once)  # type: ignore[attr-defined]

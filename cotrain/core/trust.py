@@ -1,10 +1,13 @@
 """Which Python code a run directory may load: recipe.json names files and modules, and loading one runs it.
 
-A user's own runs remember the code that they were begun with by its hash, in ``~/.config/cotrain/trusted`` (or below
-``$XDG_CONFIG_HOME``), and for the run itself, as long as it stays where it was begun, also by its path: who edits his
-method may resume. While a run directory is loaded (``trusted_code_only``), other code is refused in one line before
-anything of it runs, unless the user consents: ``--trust-code``, ``cotrain.trust_code(directory)``. What an installed
-package holds is the user's own, as he installed it.
+``~/.config/cotrain/trusted`` (or below ``$XDG_CONFIG_HOME``) holds the code that the user has trusted, by two hashes:
+
+- that of its content, when a run of the user's began with it: any run directory may load this code;
+- that of its path and of the run, for as long as that run stays where it began: so a user may edit a method and resume.
+
+While a run directory is loaded (``trusted_code_only``), other code is refused in one line before anything of it runs,
+unless the user consents: ``--trust-code``, ``cotrain.trust_code(directory)``. Installed packages are trusted, as the
+user has installed them.
 
 Left out: what such code imports in turn. A file that is trusted may import what it likes.
 """
@@ -27,29 +30,31 @@ from typing import Any
 
 from cotrain.core.errors import RunDirectoryError
 
-_LOADED: ContextVar[str | None] = ContextVar("the run directory that is being loaded", default=None)
-_BEGUN: ContextVar[str | None] = ContextVar("the run directory that is being begun", default=None)
-_NAMED: set[tuple[Path, str]] = set()  # what a user, by his file of trust, named himself while this process lives
-_CONSENT: ContextVar[bool] = ContextVar("whether its code was consented to", default=False)
+_LOADING_RUN: ContextVar[str | None] = ContextVar("the run directory that is being loaded", default=None)
+_BEGINNING_RUN: ContextVar[str | None] = ContextVar("the run directory that is being begun", default=None)
+_CONSENT: ContextVar[bool] = ContextVar("whether the code of a run directory was consented to", default=False)
+# Code that the user has named in this process, outside of any run directory: (the user's file of trust, its place).
+_NAMED_BY_USER: set[tuple[Path, str]] = set()
 
 
 def trusted_code_only(directory: Path | str) -> AbstractContextManager[None]:
-    """Inside of the block only code that is trusted is run."""
-    return _set_within(_LOADED, str(directory))
+    """Inside of the block, which loads this run directory, only trusted code is run."""
+    return _set_within(_LOADING_RUN, str(directory))
 
 
 def remembering_code_of(directory: Path | str) -> AbstractContextManager[None]:
-    """Inside of the block what is admitted is remembered for this run too, whose provenance.json is there."""
-    return _set_within(_BEGUN, str(directory))
+    """Inside of the block, which begins this run, code that is run is trusted for this run by its path, too. The run's
+    provenance.json is there already."""
+    return _set_within(_BEGINNING_RUN, str(directory))
 
 
 def set_consent(consent: bool = True) -> None:
-    """From now on the code that run directories name is run, and remembered; or no more."""
+    """Whether, from now on, any code that run directories name is run, and trusted."""
     _CONSENT.set(consent)
 
 
 def with_consent() -> AbstractContextManager[None]:
-    """The same for a block."""
+    """Inside of the block any code that run directories name is run, and trusted."""
     return _set_within(_CONSENT, True)
 
 
@@ -63,9 +68,9 @@ def _set_within(variable: ContextVar[Any], value: Any) -> Iterator[None]:
 
 
 def admit_file(path: str) -> None:
-    """Called before a Python file is run. Raises RunDirectoryError for one that the run directory names, and that
-    nobody trusts."""
-    directory = _LOADED.get()
+    """To be called before a Python file is run. Raises RunDirectoryError where a run directory names the file, and the
+    user has not trusted it."""
+    directory = _LOADING_RUN.get()
     if directory is not None and not os.path.isabs(path):
         raise RunDirectoryError(
             f"{directory}: recipe.json names the Python file {path!r} by a relative path, which is another file in "
@@ -76,8 +81,8 @@ def admit_file(path: str) -> None:
 
 
 def admit_module(name: str) -> None:
-    """The same of a module that is about to be imported."""
-    if name in sys.modules and _LOADED.get() is None:
+    """As ``admit_file``, for a module that is about to be imported."""
+    if name in sys.modules and _LOADING_RUN.get() is None:
         return
     file = _file_of(name)
     if file is not None and not _is_installed(file):
@@ -85,44 +90,56 @@ def admit_module(name: str) -> None:
 
 
 def admit_model(model: str) -> None:
-    """The same of Python files that come with a model (``trust_remote_code``)."""
+    """As ``admit_file``, for the Python files that come with a model (``trust_remote_code``)."""
     folder = Path(model).expanduser()
     files = sorted(folder.glob("*.py")) if folder.is_dir() else []
     _admit_code(hash_of(files, f"code of {model}"), model, f"Python files of the model {model} (trust_remote_code)")
 
 
 def admit_command(words: Sequence[str]) -> None:
-    """The same of a command that a run starts, with the files that it names."""
+    """As ``admit_file``, for a command that a run starts, with the files that it names."""
     command = shlex.join(words)
     paths = map(Path, words[1:])
     files = [path for path in paths if path.is_file()]
     _admit_code(hash_of(files, f"command {command}"), command, f"the command {command}")
 
 
-def _admit_code(key: str, where: str, what: str) -> None:
-    directory = _LOADED.get()
-    begun_run = _BEGUN.get()
+def _admit_code(content_hash: str, place: str, description: str) -> None:
+    """Let code be run, and trust it from now on. Raises RunDirectoryError where a run directory names it, and it is not
+    trusted.
+
+    Args:
+        content_hash: of all of it.
+        place: where it lies, such as the path of its file.
+        description: of it, for the message.
+    """
+    directory = _LOADING_RUN.get()
     if directory is None:
-        _NAMED.add((_trust_file(), where))
-    elif (
-        (_trust_file(), where) not in _NAMED
-        and not _CONSENT.get()
-        and _read_trusted().isdisjoint((key, _run_code_hash(directory, where)))
-    ):
+        _NAMED_BY_USER.add((_trust_file(), place))
+    elif not _is_trusted(content_hash, place, directory):
         raise RunDirectoryError(
-            f"{directory} was not begun here with this code, and loading it would run {what}, which may do all that "
-            f"you may: read it, and give --trust-code if you trust it (from Python: cotrain.trust_code({directory!r}))",
+            f"{directory} was not begun here with this code, and loading it would run {description}, which may do all "
+            "that you may: read it, and give --trust-code if you trust it (from Python: "
+            f"cotrain.trust_code({directory!r}))",
             code="E_CODE_NOT_TRUSTED",
         )
-    remember_trusted(key, where)
-    if begun_run is not None:
-        remember_trusted(_run_code_hash(begun_run, where), f"{where}, of {os.path.realpath(begun_run)}")
+    remember_trusted(content_hash, place)
+    beginning_run = _BEGINNING_RUN.get()
+    if beginning_run is not None:
+        remember_trusted(_run_code_hash(beginning_run, place), f"{place}, of {os.path.realpath(beginning_run)}")
 
 
-def _run_code_hash(directory: str, where: str) -> str:
-    """The code of this path in this run, in this place."""
-    at = os.path.realpath(directory)
-    return hash_of([Path(at) / "provenance.json"], f"run {at} {where}")
+def _is_trusted(content_hash: str, place: str, directory: str) -> bool:
+    """Whether a run directory may load this code."""
+    if _CONSENT.get() or (_trust_file(), place) in _NAMED_BY_USER:
+        return True
+    return not _read_trusted().isdisjoint((content_hash, _run_code_hash(directory, place)))
+
+
+def _run_code_hash(directory: str, place: str) -> str:
+    """A hash for the code at a place, whatever it is, in one run, for as long as the run stays where it is."""
+    run = os.path.realpath(directory)
+    return hash_of([Path(run) / "provenance.json"], f"run {run} {place}")
 
 
 def hash_of(files: Iterable[Path], name: str = "") -> str:
@@ -134,18 +151,19 @@ def hash_of(files: Iterable[Path], name: str = "") -> str:
     return digest.hexdigest()
 
 
-def remember_trusted(key: str, where: str) -> None:
-    """For this user. A home that cannot be written to remembers nothing, and consent is asked for again."""
+def remember_trusted(key: str, place: str) -> None:
+    """Write a hash into the user's file of trust. Where that cannot be written to, consent is asked for again later."""
     if key in _read_trusted():
         return
     path = _trust_file()
     with suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with path.open("a", encoding="utf-8") as file:
-            file.write(f"{key} {json.dumps(where)}\n")
+            file.write(f"{key} {json.dumps(place)}\n")
 
 
 def _read_trusted() -> set[str]:
+    """The hashes in the user's file of trust; none where there is no file."""
     try:
         lines = _trust_file().read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -154,27 +172,30 @@ def _read_trusted() -> set[str]:
 
 
 def _trust_file() -> Path:
-    if config_home := os.environ.get("XDG_CONFIG_HOME"):
+    config_home = os.environ.get("XDG_CONFIG_HOME")
+    if config_home:
         return Path(config_home) / "cotrain" / "trusted"
     home = os.environ.get("HOME", "")
     if not os.path.isdir(home):
-        with suppress(KeyError):
+        with suppress(KeyError):  # a user without an account, as in a container
             home = pwd.getpwuid(os.geteuid()).pw_dir
     return Path(home) / ".config" / "cotrain" / "trusted"
 
 
 def _file_of(module: str) -> Path | None:
     """The file of a module, found without importing anything; None for one that is built in, or not there."""
-    places: Iterable[str] | None = None
+    folders: list[str] | None = None  # where the next part is looked for; None: in sys.path
     spec = None
     for part in module.split("."):
-        spec = PathFinder.find_spec(part, None if places is None else list(places))
+        spec = PathFinder.find_spec(part, folders)
         if spec is None:
             return None
-        places = spec.submodule_search_locations or ()
+        folders = list(spec.submodule_search_locations or ())
     return Path(spec.origin) if spec is not None and spec.origin else None
 
 
 def _is_installed(file: Path) -> bool:
-    ours = Path(__file__).parents[1]
-    return not {ours, *(Path(path) for path in sysconfig.get_paths().values())}.isdisjoint(file.parents)
+    """Whether a file lies in a folder of installed packages, of Python's library, or of cotrain."""
+    cotrain = Path(__file__).parents[1]
+    folders = {cotrain, *(Path(path) for path in sysconfig.get_paths().values())}
+    return not folders.isdisjoint(file.parents)

@@ -26,7 +26,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from cotrain.core.errors import SHOWN, ConfigError, CotrainError, error_text, nearest_name, unknown_message
-from cotrain.core.input_files import MOST_BY_HAND, absolute_path, content_of_file
+from cotrain.core.input_files import MOST_HANDWRITTEN, absolute_path, content_of_file
 from cotrain.core.trust import admit_command, admit_file, admit_module
 
 INTERRUPTS = (KeyboardInterrupt, CancelledError, GeneratorExit)  # what passes through a user's code and is not its own
@@ -38,7 +38,7 @@ class _UncachedLoader(SourceFileLoader):
     change."""
 
     def get_code(self, fullname: str) -> CodeType:
-        return self.source_to_code(content_of_file(Path(self.path), MOST_BY_HAND), self.path)
+        return self.source_to_code(content_of_file(Path(self.path), MOST_HANDWRITTEN), self.path)
 
 
 def load_file(path: str, where: str) -> ModuleType:

@@ -1,5 +1,7 @@
-"""Graders: answers compared by mathematics, programs by their tests. What other trainers take from here is loaded when
-it is asked for (``rewards.py``), without torch and without Ray."""
+"""Graders: answers are compared by mathematics, programs by their tests.
+
+The names below are what other trainers use (``rewards.py``). They are imported when they are first used, without torch
+and without Ray."""
 
 from __future__ import annotations
 

@@ -1,50 +1,54 @@
-"""Messages between a program and its tests in another process: either side may call the other, also in the middle of a
-call.
+"""Messages between a program and its tests in another process. Either side may call the other, also while it performs a
+call itself: a test passes a function, and the program calls it.
 
 ::
 
-    tests  → {"do": "call", "with": [{"answer": 0}, 2], "names": {}}     twice(2)
+    tests  → {"do": "call", "with": [{"answer": 0}, 2], "names": {}}     twice(2): a function, its arguments by position
+                                                                         ("with") and by name ("names")
     answer → {"gives": 4}  or  {"raises": ["ValueError", "ValueError", "a text"]}
 
-A message is its length in four bytes and JSON. What a program sends may be anything: a message that is too long or not
-readable ends the conversation (``ChannelClosed``), and so does the other side's end.
+A message is its length in four bytes, and JSON. What a program sends may be anything: a message that is too long or not
+readable ends the conversation (``ChannelClosed``), and so does the end of the other process.
 """
 
 from __future__ import annotations
 
 import builtins
+import contextlib
 import json
 import os
 from collections.abc import Callable
 from typing import Any
 
-LONGEST = 1 << 25  # bytes of a message
+LONGEST_MESSAGE = 1 << 25  # bytes
 
 
 class ChannelClosed(BaseException):
-    """The other side has ended, or speaks no more as it should. No exception that a test could expect."""
+    """The other side has ended, or sends what is no message. A ``BaseException``, so that a test which expects an
+    exception does not take this one for it."""
 
 
 class Channel:
-    """Messages over a pair of sockets."""
+    """One end of a pair of sockets, by its file descriptor."""
 
-    def __init__(self, number: int) -> None:
-        self._number = number
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
 
     def send(self, message: Any) -> None:
         text = json.dumps(message, ensure_ascii=True, separators=(",", ":")).encode("ascii")
-        if len(text) > LONGEST:
+        if len(text) > LONGEST_MESSAGE:
             raise MemoryError("a value is too large")
-        left = memoryview(len(text).to_bytes(4, "big") + text)
+        unsent = memoryview(len(text).to_bytes(4, "big") + text)
         try:
-            while left:
-                left = left[os.write(self._number, left) :]
+            while unsent:
+                n_sent = os.write(self._fd, unsent)
+                unsent = unsent[n_sent:]
         except OSError as error:
             raise ChannelClosed from error
 
     def receive(self) -> dict[str, Any]:
         size = int.from_bytes(self._read_bytes(4), "big")
-        if size > LONGEST:
+        if size > LONGEST_MESSAGE:
             raise ChannelClosed
         try:
             message = json.loads(self._read_bytes(size))
@@ -58,7 +62,7 @@ class Channel:
         parts = []
         while size:
             try:
-                part = os.read(self._number, min(size, 1 << 16))
+                part = os.read(self._fd, min(size, 1 << 16))
             except OSError as error:
                 raise ChannelClosed from error
             if not part:
@@ -72,39 +76,43 @@ Perform = Callable[[dict[str, Any]], dict[str, Any]]  # the reply to a request o
 
 
 def request_reply(channel: Channel, request: dict[str, Any], perform: Perform) -> dict[str, Any]:
-    """The other side's reply, with what it "gives"; meanwhile its own requests are performed. Raises what it raises,
-    and Gone."""
+    """The other side's reply, a message with "gives". Requests that the other side sends before it are performed.
+    Raises the exception that the reply holds, and ChannelClosed."""
     channel.send(request)
-    while "do" in (reply := channel.receive()):
-        channel.send(perform(reply))
-    if "raises" in reply:
-        raise decode_exception(reply["raises"])
-    if "gives" not in reply:
+    message = channel.receive()
+    while "do" in message:  # a request in the middle of ours, such as the call of a function that we gave
+        channel.send(perform(message))
+        message = channel.receive()
+    if "raises" in message:
+        raise decode_exception(message["raises"])
+    if "gives" not in message:
         raise ChannelClosed
-    return reply
+    return message
 
 
 def encode_exception(error: BaseException) -> list[str]:
-    """An exception as it is sent: the phrase that it is counted under, the built-in exception nearest to it, its
+    """An exception as it is sent: the phrase that it is counted under, the name of its nearest built-in class, and its
     message."""
-    near = next(kind for kind in type(error).__mro__ if getattr(builtins, kind.__name__, None) is kind)
-    return [kind_of_failure(error), near.__name__, str(error)]
+    nearest_builtin = next(kind for kind in type(error).__mro__ if _is_builtin(kind))
+    return [kind_of_failure(error), nearest_builtin.__name__, str(error)]
 
 
 def decode_exception(sent: object) -> BaseException:
-    """The exception that ``encode_exception`` sent, made anew."""
+    """The exception that ``encode_exception`` sent, as an object of this process; ``ChannelClosed`` where what was sent
+    is none."""
     if not (isinstance(sent, list) and len(sent) == 3 and all(isinstance(text, str) for text in sent)):
         return ChannelClosed()
-    phrase, name, message = sent
-    kind = getattr(builtins, name, Exception)
+    phrase, class_name, message = sent
     error: BaseException = Exception(message)
-    if isinstance(kind, type) and issubclass(kind, BaseException):
-        try:
-            error = kind(message)
-        except TypeError:  # it takes more than a message
-            kind = Exception
+    if _is_builtin_error(class_name):
+        with contextlib.suppress(TypeError):  # a class that takes more than a message, such as UnicodeDecodeError
+            error = getattr(builtins, class_name)(message)
     error.counted = phrase if _is_builtin_error(phrase) else "error"  # type: ignore[attr-defined]
     return error
+
+
+def _is_builtin(kind: type) -> bool:
+    return getattr(builtins, kind.__name__, None) is kind
 
 
 def _is_builtin_error(name: str) -> bool:
@@ -113,7 +121,8 @@ def _is_builtin_error(name: str) -> bool:
 
 
 def kind_of_failure(error: BaseException) -> str:
-    """A short phrase of a fixed set: metrics are counted under it, and a program may call its exceptions anything."""
+    """The phrase that an exception is counted under in metrics: the name of a built-in exception, "error" for any
+    other, as a program may call its own anything. One that came over the channel has its phrase with it."""
     kind = type(error)
-    own = kind.__name__ if getattr(builtins, kind.__name__, None) is kind else "error"
-    return str(getattr(error, "counted", own))
+    phrase = kind.__name__ if _is_builtin(kind) else "error"
+    return str(getattr(error, "counted", phrase))

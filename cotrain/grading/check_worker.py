@@ -1,9 +1,12 @@
-"""Working problems out by a function of the user's, ``check(problem) -> answer or None``: loaded by
-``grade_worker.py``, for ``rollout/readers.py``.
+"""Solving problems by a function of the user's, ``check(problem) -> answer or None``: loaded by ``grade_worker.py``,
+for ``rollout/readers.py``.
 
 The problem was written by a model, and the function may take for ever over it or fill the memory; so it runs in a
-process that can be killed. The verdict is True with the answer in its phrase, False for no problem, None with the
-reason why nothing is known.
+process that can be killed. The verdict is
+
+- True, with the answer as its reason;
+- False: the function gave None, as the text states no problem that has an answer;
+- None, with the reason why nothing is known.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ def load_check(target: str) -> Judging:
     except ConfigError as error:
         raise ImportError(str(error)) from error
 
-    def judge(_: str, problem: str) -> Verdict:
+    def judge(_gold: str, problem: str) -> Verdict:
         try:
             return verdict_of(check(problem))
         except BaseException as error:  # noqa: BLE001  a user's code: whatever comes of it is counted
@@ -35,10 +38,11 @@ def load_check(target: str) -> Judging:
 
 
 def verdict_of(answer: object) -> Verdict:
-    """Return the verdict that a user's check function gave as ``answer``: a text is accepted, None refused, anything
-    else no verdict."""
+    """The verdict for what a user's check function returned."""
     if answer is None:
         return False, None
     if not isinstance(answer, str) or not answer.strip():
         return None, "no text"
-    return (True, answer) if len(answer) <= MAX_ANSWER else (None, "answer too long")
+    if len(answer) > MAX_ANSWER:
+        return None, "answer too long"
+    return True, answer

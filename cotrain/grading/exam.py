@@ -1,4 +1,5 @@
-"""The two halves of grading a program, which run in different processes: the program and its tests, and the verdict."""
+"""The two halves of grading a program, which run in different processes: one runs the program, in a sandbox; the other
+has the tests and gives the verdict."""
 
 from __future__ import annotations
 
@@ -7,12 +8,12 @@ from dataclasses import dataclass
 
 from cotrain.grading.channel import Channel
 
-Verdict = tuple[bool | None, str | None]  # (value, reason)
+Verdict = tuple[bool | None, str | None]  # value and reason of a ``Grade`` (``core/types.py``)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exam:
-    """The two halves, see ``program_server.py``."""
+    """The functions of the two processes, which ``program_server.py`` starts."""
 
-    inside: Callable[[int], None]  # in the sandbox: runs what comes over the channel with this descriptor
-    outside: Callable[[Channel, str, str, float], Verdict]  # takes channel, paper, program and deadline in seconds
+    runner: Callable[[int], None]  # in the sandbox: runs the program that comes over the channel on this descriptor
+    examiner: Callable[[Channel, str, str, float], Verdict]  # (channel, gold, program, deadline_s) → verdict

@@ -1,7 +1,7 @@
-"""One grading process (``grade_worker.py``, ``program_server.py``), as its pool holds it: started, asked, killed with
-all that it started.
+"""One grading process (``grade_worker.py``, ``program_server.py``), as its pool sees it: started, sent requests, killed
+with all that it started.
 
-Left out: more than one request at a time; a pool has several of these.
+Left out: more than one request at a time; a pool has several processes.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from cotrain.grading.grade_worker import LEAST_PATIENCE_S, PATIENCE
 from cotrain.grading.sandbox import Kind
 
 MATHEMATICS = "cotrain.grading.mathematics:load_mathematics"
-GRACE_S = 2.0  # after all patience, for a worker to say that it is at an end
+GRACE_S = 2.0  # a worker replies "timeout" itself when ``PATIENCE`` is over, and has so much longer to say it
 DIED = "grader died"
-MOST_LINE = 1 << 24  # bytes of a reply; a process that says more at once is ended
-UNREAD = 64  # replies that may wait to be read
-LOOK_S = 0.5  # seconds between looks at whether anybody will read them
+MOST_LINE = 1 << 24  # bytes of a reply; a process that writes a longer one is ended
+MOST_UNREAD = 64  # replies that may wait to be read
+LOOK_S = 0.5  # between looks at whether the process was killed, while a reply waits for a place in the queue
 START_S = 120.0  # a worker that has not loaded by then is given up
 
-# nothing else of it, such as keys, is passed on
+# All that a worker gets of this process's environment: it holds keys, too.
 _ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT", "XDG_CONFIG_HOME")
 
 
@@ -47,8 +47,8 @@ class NotLoaded(UserError):
 
 
 class LineProcess:
-    """One process that answers lines with lines, and a thread that reads these. ``end`` kills it with all that it
-    started; forgotten ones end with this process."""
+    """One process that answers lines with lines, and a thread that reads its replies. A process that nobody kills is
+    killed when this object is collected, or when this process ends."""
 
     def __init__(
         self,
@@ -58,7 +58,13 @@ class LineProcess:
         end: Callable[[subprocess.Popen[bytes]], None] | None = None,
         folder: str | None = None,
     ) -> None:
-        """``folder``: its working directory; None: that of this process."""
+        """
+        Args:
+            environment: its environment; None: that of this process.
+            errors: where its standard error goes, as ``stderr`` of ``subprocess.Popen``.
+            end: kills it with all that it started; None: ``end_group``.
+            folder: its working directory; None: that of this process.
+        """
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -71,10 +77,10 @@ class LineProcess:
         assert process.stdin is not None and process.stdout is not None
         self._process = process
         self._requests = process.stdin
-        self.replies: queue.Queue[bytes | None] = queue.Queue(UNREAD)  # None: no more lines, or one too long
-        ended = threading.Event()
-        threading.Thread(target=_forward_lines, args=(process.stdout, self.replies, ended), daemon=True).start()
-        self._end = weakref.finalize(self, _end_reading, ended, end or end_group, process)
+        self.replies: queue.Queue[bytes | None] = queue.Queue(MOST_UNREAD)  # at the end, or for a line too long: None
+        killed = threading.Event()
+        threading.Thread(target=_forward_lines, args=(process.stdout, self.replies, killed), daemon=True).start()
+        self._kill_once = weakref.finalize(self, _kill_process, killed, end or end_group, process)
 
     @property
     def pid(self) -> int:
@@ -82,61 +88,72 @@ class LineProcess:
 
     @property
     def is_killed(self) -> bool:
-        return not self._end.alive
+        return not self._kill_once.alive
 
     def has_ended(self) -> bool:
-        """Whether the process itself has, its children aside; its id stays its own. Never on macOS before Python
-        3.13."""
+        """Whether the process has ended; its children may go on. Nobody has waited for it yet, so its id is not given
+        to another process. Always False on macOS before Python 3.13."""
         waitid = getattr(os, "waitid", None)
         return bool(waitid and waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT))
 
     def kill(self) -> None:
-        self._end()
+        """Kill the process with all that it started; a second call does nothing."""
+        self._kill_once()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        with contextlib.suppress(OSError, ValueError):  # a process that has gone away shows in the reply
+        """Send one line. That the process has ended shows when its reply is read."""
+        with contextlib.suppress(OSError, ValueError):
             self._requests.write((json.dumps(message) + "\n").encode("ascii"))
             self._requests.flush()
 
 
 class Worker(LineProcess):
-    """A process that grades. ``sandbox``: the kind of sandbox that it runs answers in, where they are programs."""
+    """A process that grades answers: ``program_server.py`` where they are programs, else ``grade_worker.py``."""
 
-    def __init__(self, memory: int, judging: tuple[str, ...], sandbox: Kind | None = None) -> None:
+    def __init__(self, memory_bytes: int, judging: tuple[str, ...], sandbox: Kind | None = None) -> None:
+        """
+        Args:
+            memory_bytes: its address space, or that of a program.
+            judging: MODULE:FUNCTION that loads what answers are compared with, and its argument, if it has one.
+            sandbox: the kind that programs run in; None where answers are no programs.
+        """
         root = str(Path(__file__).resolve().parents[2])
         environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
-        environment["PYTHONHASHSEED"] = "0"  # what a program prints of a set does not depend on the process
-        environment["PYTHONPATH"] = os.pathsep.join([root, *(p for p in sys.path if p and p != root)])
-        server = ["grade_worker", str(memory)] if sandbox is None else ["program_server", str(memory), sandbox]
-        command = [sys.executable, "-P", "-m", f"cotrain.grading.{server[0]}", *server[1:], *judging]
-        super().__init__(command, environment, subprocess.DEVNULL)
-        self._what = "math-verify" if judging[0] == MATHEMATICS else " ".join(judging)
+        environment["PYTHONHASHSEED"] = "0"  # a program prints the items of a set in the same order in each process
+        environment["PYTHONPATH"] = os.pathsep.join([root, *(path for path in sys.path if path and path != root)])
+        if sandbox is None:
+            server = ["cotrain.grading.grade_worker", str(memory_bytes)]
+        else:
+            server = ["cotrain.grading.program_server", str(memory_bytes), sandbox]
+        command = [sys.executable, "-P", "-m", *server, *judging]
+        super().__init__(command, environment, errors=subprocess.DEVNULL)
+        self._judging_name = "math-verify" if judging[0] == MATHEMATICS else " ".join(judging)
         self._least_patience_s = LEAST_PATIENCE_S if sandbox is None else 0.0
-        self._ready = False
-        self._asked = 0
+        self._is_ready = False
+        self._n_requests = 0
 
     def request_grade(self, gold: str, answer: str, deadline_s: float) -> Grade:
         """Grade one answer; the process is killed when it does not reply as it should."""
-        if not self._ready:
+        if not self._is_ready:
             greeting = self._next_reply(START_S)
             if isinstance(greeting, str):
                 return Grade(value=None, reason=greeting)
             if greeting.get("ready") is not True:
                 self.kill()
-                raise NotLoaded(self._what, str(greeting.get("error")))
-            self._ready = True
-        self._asked += 1
-        self.send({"id": self._asked, "gold": gold, "answer": answer, "deadline_s": deadline_s})
+                raise NotLoaded(self._judging_name, str(greeting.get("error")))
+            self._is_ready = True
+        self._n_requests += 1
+        self.send({"id": self._n_requests, "gold": gold, "answer": answer, "deadline_s": deadline_s})
         reply = self._next_reply(max(PATIENCE * deadline_s, self._least_patience_s) + GRACE_S)
         if isinstance(reply, str):
             return Grade(value=None, reason=reply)
-        if reply.get("id") != self._asked:
+        if reply.get("id") != self._n_requests:
             self.kill()
             return Grade(value=None, reason=DIED)
         return Grade(value=reply["value"], reason=reply["reason"])
 
     def _next_reply(self, timeout_s: float) -> dict[str, Any] | str:
-        """The next reply, or why there is none; then the process is killed."""
+        """The next reply. Where there is none, the process is killed, and the result is the reason, a text."""
         try:
             line = self.replies.get(timeout=timeout_s)
         except queue.Empty:
@@ -148,36 +165,37 @@ class Worker(LineProcess):
         return json.loads(line)
 
 
-def _forward_lines(stream: IO[bytes], replies: queue.Queue[bytes | None], ended: threading.Event) -> None:
-    """Lines as they come, until there are no more or one is too long. A process that writes what nobody reads waits for
-    it, as for a full pipe; ``ended``: it was killed, and nobody reads any more."""
+def _forward_lines(stream: IO[bytes], replies: queue.Queue[bytes | None], killed: threading.Event) -> None:
+    """Put the lines of a stream into a queue as they come, and None at the end, which a line that is too long is, too.
+    While the queue is full nothing is read, so that the process waits as for a full pipe."""
     with stream:
         while (line := stream.readline(MOST_LINE)).endswith(b"\n"):
-            if not _put_line(replies, line, ended):
+            if not _put_line(replies, line, killed):
                 return
-    _put_line(replies, None, ended)
+    _put_line(replies, None, killed)
 
 
-def _put_line(replies: queue.Queue[bytes | None], line: bytes | None, ended: threading.Event) -> bool:
-    """Whether the line was taken before the process was killed."""
-    while not ended.is_set():
+def _put_line(replies: queue.Queue[bytes | None], line: bytes | None, killed: threading.Event) -> bool:
+    """Whether the queue took the line before the process was killed."""
+    while not killed.is_set():
         with contextlib.suppress(queue.Full):
             replies.put(line, timeout=LOOK_S)
             return True
     with contextlib.suppress(queue.Full):
-        replies.put_nowait(None)  # for whoever still waits
+        replies.put_nowait(None)  # for whoever still waits for a reply
     return False
 
 
-def _end_reading(
-    ended: threading.Event, end: Callable[[subprocess.Popen[bytes]], None], process: subprocess.Popen[bytes]
+def _kill_process(
+    killed: threading.Event, end: Callable[[subprocess.Popen[bytes]], None], process: subprocess.Popen[bytes]
 ) -> None:
-    ended.set()
+    killed.set()
     end(process)
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process with all that it started. Runs once, before anybody has waited for it: the id is still its own."""
+    """Kill a process and its group, in which all is that it started and that has not left. To be called once, before
+    anybody has waited for the process: until then no other process gets its id."""
     if sys.platform == "win32":
         process.kill()
     else:

@@ -1,18 +1,22 @@
-"""Is an answer right? Plain numbers and equal texts at once (``compare_texts.py``), everything else by math-verify in a
-disposable process.
+"""Is an answer right? Plain numbers and equal texts are compared at once (``compare_texts.py``), everything else by
+math-verify in a disposable process.
 
 A grade is three-valued. ``True`` and ``False`` are facts about the answer. ``None`` is a fact about the grader, with
 its reason: "timeout", "too large", "grader died", "out of memory", "grader error", "gold not readable". The caller
 masks such a sample; a grader that failed never turns into a wrong answer.
 
-Most answers that would keep math-verify busy for ever are seen by their text (``sizes.py``), are certainly different
-from the gold answer (``bounds.py``), or are refused when they begin to be large (``guards.py``, ``latex.py``), in
-milliseconds. Of the rest each costs a deadline: the fork that does the work is killed and another takes its place
-(``grade_worker.py``), so that the next answer is graded as if nothing had happened; a process that does not even say so
-is killed with its whole group and replaced. (Pools whose tasks cannot be killed fail here: a few such answers occupy
-all workers, and from then on every right answer is graded wrong.)
+Most answers that would keep math-verify busy for ever cost milliseconds: they
 
-Left out: several correct gold answers, tolerances, units that need converting.
+- are known by their text (``sizes.py``),
+- are certainly different from the gold answer (``bounds.py``), or
+- are refused when a number in them begins to be large (``guards.py``, ``latex.py``).
+
+Any other one costs a deadline. Then the fork that compares is killed, and another takes its place
+(``grade_worker.py``), so that the next answer is graded as if nothing had happened. A worker that does not reply at all
+is killed with its whole group and replaced. (In a pool whose tasks cannot be killed, a few such answers occupy all
+workers, and from then on every right answer is graded wrong.)
+
+Left out: several correct gold answers, tolerances.
 """
 
 from __future__ import annotations
@@ -30,30 +34,27 @@ from cotrain.grading.grade_process import DIED, MATHEMATICS, Worker
 from cotrain.grading.sandbox import Kind
 from cotrain.grading.sizes import too_large
 
-LONG = 500  # characters, and ten times the gold answer's: a longer one is too large for math-verify
+LONGEST_ANSWER = 500  # characters, beside ten times those of the gold answer: a longer one is too large for math-verify
 MEMORY_BYTES = 3 << 30  # address space of a worker
 DEADLINE_S = 2.0  # CPU time of a grade
-FIRST = 16  # part of the deadline for the first try of a comparison of mathematics
-TRIES = 3  # full deadlines that fail before there must be savings for another
-SAVED = 2.5e-4  # deadlines that are saved with every grade that is given
+FIRST_TRY_DIVISOR = 16  # the first try of a comparison of mathematics has this part of the deadline
+MOST_RETRIES = 3.0
+RETRIES_PER_GRADE = 2.5e-4
 WORKERS = 4  # processes of a task source: so many hostile answers cost one deadline together
 
 
 class GradingPool:
     """Up to ``workers`` grading processes, started when first needed. Safe to use from several threads.
 
-    ``judging``: what the processes load to compare answers with, ``module:function`` and its argument, where that is
-    not math-verify. ``memory``: bytes of address space of each. ``sandbox``: where answers are programs, what they run
-    in (``isolation.py``).
+    A process that dies is replaced, and its answer tried once more; "grader died" is the reason of an answer on which
+    two processes died.
 
-    A process that dies is replaced, and its answer tried once more; "grader died" is the reason of one that ended two
-    of them.
+    Mathematics is tried for a sixteenth of the deadline first, which is enough for all but three right answers in a
+    thousand. What takes longer is retried with the whole deadline, from a budget of retries: ``MOST_RETRIES`` at the
+    start and at most; a retry that fails uses one up, and each grade that is given adds ``RETRIES_PER_GRADE``. So a few
+    slow answers have all the time they need, and many hostile ones cost little each.
 
-    Mathematics is tried for a ``FIRST`` part of the deadline, which is enough for all but three right answers in a
-    thousand; what takes longer is tried again for all of it, as long as there are ``TRIES`` left: one is lost where
-    that fails too, and ``SAVED`` of one comes back with each grade that is given. So a few slow answers have all the
-    time they need, and many of them cost little each. Use it as a context manager or call ``close``; forgotten
-    processes end with this one.
+    Use it as a context manager or call ``close``; processes that are forgotten end with this one.
     """
 
     def __init__(
@@ -64,55 +65,63 @@ class GradingPool:
         memory: int = MEMORY_BYTES,
         sandbox: Kind | None = None,
     ) -> None:
+        """
+        Args:
+            deadline_s: CPU time of a grade.
+            judging: what the processes load to compare answers with, MODULE:FUNCTION and its argument, if it has one.
+            memory: bytes of address space of each process.
+            sandbox: the kind that answers run in, where they are programs (``isolation.py``).
+        """
         if workers < 1 or deadline_s <= 0:
             raise ConfigError(
                 f"a grading pool needs workers >= 1 and deadline_s > 0, not {workers} and {deadline_s}",
                 code="E_GRADING_POOL_RANGE",
             )
         self.deadline_s = deadline_s
-        self._start = (memory, tuple(judging), sandbox)  # arguments of a Worker
-        self._first_s = deadline_s / FIRST if judging[0] == MATHEMATICS else None
-        self._tries = float(TRIES)  # full deadlines that may still be lost
-        self._counting = threading.Lock()
+        self._worker_arguments = (memory, tuple(judging), sandbox)
+        self._first_try_s = deadline_s / FIRST_TRY_DIVISOR if judging[0] == MATHEMATICS else None
+        self._retries_left = MOST_RETRIES
+        self._retries_lock = threading.Lock()
         self._closed = False
-        self._idle: queue.LifoQueue[Worker | None] = queue.LifoQueue()  # None: a place whose process is not started
+        self._idle: queue.LifoQueue[Worker | None] = queue.LifoQueue()  # None: a worker that is not started yet
         for _ in range(workers):
             self._idle.put(None)
-        self._places = workers
+        self._n_workers = workers
 
     def grade(self, gold: str, answer_text: str) -> Grade:
         """Compare an answer (the answer alone, not the text around it) with the gold answer.
 
-        Takes ``deadline_s`` of CPU time at most after the first try, and ``PATIENCE`` times as long by the clock, once
-        a worker is free and loaded. Raises UserError when math-verify cannot be loaded, RuntimeError after ``close``.
+        Once a worker is free and loaded, this takes ``deadline_s`` of CPU time at most, beside the first try, and
+        ``PATIENCE`` times as long by the clock. Raises UserError when math-verify cannot be loaded, RuntimeError after
+        ``close``.
         """
         compared = compare_texts(gold, answer_text)
         if isinstance(compared, Grade):
             return compared
         gold, answer = compared
-        if len(answer) > LONG + 10 * len(gold) or too_large(answer):
+        if len(answer) > LONGEST_ANSWER + 10 * len(gold) or too_large(answer):
             return Grade(value=None, reason="too large")
         return self.grade_in_process(gold, answer)
 
     def grade_in_process(self, gold: str, answer: str) -> Grade:
-        """The grade of a process, without a shortcut; limits and errors as ``grade``."""
-        if self._first_s is None:
+        """The grade of a worker, also where the texts alone would tell. Limits and errors are those of ``grade``."""
+        if self._first_try_s is None:
             return self._grade_once(gold, answer, self.deadline_s)
-        grade = self._grade_once(gold, answer, self._first_s)
-        if grade.reason == "timeout" and self._change_tries(-1.0):
+        grade = self._grade_once(gold, answer, self._first_try_s)
+        if grade.reason == "timeout" and self._change_retries(-1.0):
             grade = self._grade_once(gold, answer, self.deadline_s)
             if grade.value is not None:
-                self._change_tries(1.0)
+                self._change_retries(1.0)
         if grade.value is not None:
-            self._change_tries(SAVED)
+            self._change_retries(RETRIES_PER_GRADE)
         return grade
 
-    def _change_tries(self, tries: float) -> bool:
-        """Change the number of tries; False where there are too few."""
-        with self._counting:
-            if self._tries + tries < 0:
+    def _change_retries(self, change: float) -> bool:
+        """Add to the budget of retries. False, and no change, where it would fall below 0."""
+        with self._retries_lock:
+            if self._retries_left + change < 0:
                 return False
-            self._tries = min(self._tries + tries, float(TRIES))
+            self._retries_left = min(self._retries_left + change, MOST_RETRIES)
             return True
 
     def _grade_once(self, gold: str, answer: str, deadline_s: float) -> Grade:
@@ -120,19 +129,19 @@ class GradingPool:
             raise RuntimeError("this grading pool is closed")
         worker = self._idle.get()
         try:
-            worker = worker or Worker(*self._start)
+            worker = worker or Worker(*self._worker_arguments)
             grade = worker.request_grade(gold, answer, deadline_s)
             if grade.reason == DIED:
                 worker.kill()
-                worker = Worker(*self._start)
+                worker = Worker(*self._worker_arguments)
                 grade = worker.request_grade(gold, answer, deadline_s)
-        except BaseException:
-            if worker is not None:  # its answer may still be under way
+        except BaseException:  # such as KeyboardInterrupt: a late reply would be taken for that of the next request
+            if worker is not None:
                 worker.kill()
             self._idle.put(None)
             raise
         if worker.is_killed:
-            worker = None if self._closed else Worker(*self._start)  # loads while others work
+            worker = None if self._closed else Worker(*self._worker_arguments)  # at once: it loads while others work
         self._idle.put(worker)
         return grade
 
@@ -144,11 +153,11 @@ class GradingPool:
         return await asyncio.get_running_loop().run_in_executor(None, self.grade, gold, answer_text)
 
     def close(self) -> None:
-        """End all processes, waiting for grades under way. A second call does nothing."""
+        """Wait for the grades that are under way, and end all processes. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
-        for _ in range(self._places):
+        for _ in range(self._n_workers):
             worker = self._idle.get()
             if worker is not None:
                 worker.kill()
@@ -161,7 +170,7 @@ class GradingPool:
 
 
 class AnswerGrader:
-    """The grader of tasks whose answer is compared by a pool; knows nothing of steps."""
+    """The grader of tasks whose answer is compared with the gold one by a pool."""
 
     def __init__(self, workers: int = WORKERS, deadline_s: float = DEADLINE_S) -> None:
         self._pool = GradingPool(workers=workers, deadline_s=deadline_s)
@@ -176,7 +185,7 @@ class AnswerGrader:
         return self._pool.grade(task.gold, answer)
 
     async def agrade(self, task: Task, text: str) -> Grade:
-        """``grade``, while others go on."""
+        """``grade`` for a running event loop, which it does not block."""
         assert task.gold is not None
         answer = final_answer(text)
         if answer is None:
@@ -184,10 +193,11 @@ class AnswerGrader:
         return await self._pool.agrade(task.gold, answer)
 
     async def _in_thread(self, task: Task, text: str) -> Grade:
+        """``grade`` in another thread, for subclasses whose grades always need a process."""
         return await asyncio.get_running_loop().run_in_executor(None, self.grade, task, text)
 
     def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
-        """None: there is no oracle."""
+        """None: nothing is known of steps."""
         return None
 
     def close(self) -> None:

@@ -1,13 +1,14 @@
 """The tests of a program, run in a process next to it: the side that a model's program cannot reach.
 
 Tests and program never share a process: a program could read what is expected of it, end the process at the right
-moment, or change what ``==`` means. So the tests run here, in the examiner, and where they name what the answer defines
-they get a stand-in: calling it sends the arguments into the program's sandbox, and what comes back is plain data
-(``values.py``), compared by Python's own rules. The program learns the arguments and nothing else. It decides no
-comparison: an object of its own class equals itself alone, is not less than anything, and holds what it lists.
+moment, or change what ``==`` means. So the tests run here, in the examiner. Where they use a function of the program
+they get a stand-in (``RemoteObject``): calling it sends the arguments into the program's sandbox, and what comes back
+is plain data (``values.py``), compared by Python's own rules. The program learns the arguments and nothing else. It
+decides no comparison: an object of a class of its own is equal to itself alone, and less than nothing; ``in`` looks at
+the items that it gives.
 
-From the answer come only the names that the reference program defines: ``sum`` where the problem is to write ``sum``,
-else Python's own. Modules that the tests use are imported here.
+Of the program's names the tests see only those that the reference program defines: ``sum`` is the program's where the
+problem is to write ``sum``, and else Python's own. Modules that the tests use are imported here.
 
 Left out: operators on an answer's own objects (``a + b``), its classes in ``isinstance``, files that tests and program
 share, endless iterators as arguments, partial credit.
@@ -20,7 +21,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from cotrain.grading.answer_worker import AHEAD, CHANGING, compile_program, run_answer
+from cotrain.grading.answer_worker import MOST_ITEMS, MUTABLE_TYPES, compile_program, run_answer
 from cotrain.grading.channel import (
     Channel,
     ChannelClosed,
@@ -35,38 +36,51 @@ from cotrain.grading.values import NotPassable, Unreadable, ValueCodec
 
 def load_programs() -> Exam:
     """The loader that ``GradingPool`` names."""
-    return Exam(inside=run_answer, outside=run_tests)
+    return Exam(runner=run_answer, examiner=run_tests)
 
 
 def run_tests(channel: Channel, paper: str, program: str, deadline_s: float) -> Verdict:
-    """Right: the program and then the tests end without an exception.
+    """The verdict on a program: right where it runs, and then its tests do, without an exception.
 
-    ``paper``: JSON of "imports" (statements, those that fail are passed over), "names" (of the answer), "before" and
-    "tests".
-    Wrong: "syntax error", "test failed", "NameError" or another built-in exception, "error" for one of the program's
-    own, "program died" where it ended its process or says what is not readable. Not graded: "tests not readable".
+    ``paper``: the tests, as JSON (``data/program_tests.py: paper_of``) with these fields:
+
+    - "imports": statements of which those that fail are passed over;
+    - "names": those of the program's names that the tests see;
+    - "before": code that runs before the tests;
+    - "tests": their code.
+
+    Reasons of a wrong answer:
+
+    - "syntax error";
+    - "test failed": an assertion of the tests;
+    - "NameError" or another built-in exception, "error" for one of the program's own;
+    - "program died": it ended its process, or sends what is not readable.
+
+    Not graded: "tests not readable".
     """
     fields = json.loads(paper)
-    checks = [compile_program(fields[part], f"<{part}>") for part in ("before", "tests")]
-    if None in checks:
+    before_code = compile_program(fields["before"], "<before>")
+    tests_code = compile_program(fields["tests"], "<tests>")
+    if before_code is None or tests_code is None:
         return None, "tests not readable"
-    answer = ProgramProxy(channel)
-    testing = False
+    proxy = ProgramProxy(channel)
+    testing = False  # an AssertionError before is the program's own
     try:
-        loaded = request_reply(channel, {"program": program, "deadline_s": deadline_s}, answer.perform_request)["gives"]
+        request = {"program": program, "deadline_s": deadline_s}
+        loaded = request_reply(channel, request, proxy.perform_request)["gives"]
         if loaded != "loaded":
             return False, "syntax error" if loaded == "syntax error" else "program died"
-        names = {"__name__": "answer", **_run_imports(fields["imports"]), **answer.defined_names(fields["names"])}
+        names = {"__name__": "answer", **_run_imports(fields["imports"]), **proxy.defined_names(fields["names"])}
         testing = True
-        for part in checks:
-            assert part is not None
-            exec(part, names)  # noqa: S102  of the data set
+        exec(before_code, names)  # noqa: S102  of the data set
+        exec(tests_code, names)  # noqa: S102  of the data set
     except (ChannelClosed, Unreadable):
         return False, "program died"
     except NotPassable:
         return None, "tests not readable"
     except BaseException as error:  # noqa: BLE001  whatever comes of the program is its verdict
-        return False, "test failed" if testing and type(error) is AssertionError else kind_of_failure(error)
+        is_failed_test = testing and type(error) is AssertionError
+        return False, "test failed" if is_failed_test else kind_of_failure(error)
     return True, None
 
 
@@ -75,7 +89,8 @@ def _run_imports(statements: list[str]) -> dict[str, Any]:
     names: dict[str, Any] = {}
     for statement in statements:
         with contextlib.suppress(ImportError):
-            exec(compile(statement, "<imports>", "exec", dont_inherit=True), names)  # noqa: S102  of the data set
+            code = compile(statement, "<imports>", "exec", dont_inherit=True)
+            exec(code, names)  # noqa: S102  of the data set
     return names
 
 
@@ -96,28 +111,34 @@ class ProgramProxy:
             raise Unreadable
         return {name: self._values.read_value(names[name]) for name in wanted if name in names}
 
-    def do_in_sandbox(self, what: str, *arguments: Any, **named: Any) -> Any:
-        """Have something done in the sandbox. Arguments that it changed are changed here too."""
+    def do_in_sandbox(self, operation: str, *arguments: Any, **keyword_arguments: Any) -> Any:
+        """The result of one of ``answer_worker.OPERATIONS``, performed in the sandbox. Arguments that the program has
+        changed there are changed here too."""
         sent = [self._values.write_value(value) for value in arguments]
-        request = {"do": what, "with": sent, "names": {name: self._values.write_value(v) for name, v in named.items()}}
+        sent_by_name = {name: self._values.write_value(value) for name, value in keyword_arguments.items()}
+        request = {"do": operation, "with": sent, "names": sent_by_name}
         try:
             reply = request_reply(self._channel, request, self.perform_request)
-        except (StopIteration, StopAsyncIteration) as error:  # in `all(map(…))` of a test it would end the test
+        except (StopIteration, StopAsyncIteration) as error:
+            # Raised within `all(map(…))` of a test it would look like the end of the items, and the test would pass.
             raise RuntimeError(f"the answer raised {type(error).__name__}") from None
         changed = reply.get("changed")
-        for place, now in changed.items() if isinstance(changed, dict) else ():
-            _update_in_place(arguments[int(place)], self._values.read_value(now))
+        if isinstance(changed, dict):
+            for position, written in changed.items():
+                _update_in_place(arguments[int(position)], self._values.read_value(written))
         return self._values.read_value(reply["gives"])
 
     def perform_request(self, request: dict[str, Any]) -> dict[str, Any]:
-        """A call of one of the tests' functions, which is all that a program may ask for."""
+        """The reply to a request of the program's, which may ask for one thing only: to call a function of the
+        tests."""
         try:
-            [function, *arguments] = request["with"]
+            [function, *sent] = request["with"]
             if set(function) != {"tests"}:
                 raise ChannelClosed
-            called = self._values.read_value(function)
-            return {"gives": self._values.write_value(called(*[self._values.read_value(value) for value in arguments]))}
-        except NotPassable:  # what comes of the answer's arguments is no fault of the tests
+            test_function = self._values.read_value(function)
+            arguments = [self._values.read_value(value) for value in sent]
+            return {"gives": self._values.write_value(test_function(*arguments))}
+        except NotPassable:  # the function gave what cannot be sent: the program called it with such arguments
             return {"raises": encode_exception(TypeError())}
         except Exception as error:  # noqa: BLE001  of a test's function, given anything
             return {"raises": encode_exception(error)}
@@ -129,20 +150,21 @@ class ProgramProxy:
 
 
 class RemoteObject:
-    """An object of the answer's own, where the tests need one."""
+    """What the tests get for an object of the program's own, such as a function: whatever is done to it is done to that
+    object, in the sandbox."""
 
     _answer: ProgramProxy
-    _number: int
+    _number: int  # of the object, among those of the program
 
     def __init__(self, answer: ProgramProxy, number: int) -> None:
-        object.__setattr__(self, "_answer", answer)
+        object.__setattr__(self, "_answer", answer)  # as ``__setattr__`` below sets attributes in the sandbox
         object.__setattr__(self, "_number", number)
 
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        return self._answer.do_in_sandbox("call", self, *arguments, **named)
+    def __call__(self, *arguments: Any, **keyword_arguments: Any) -> Any:
+        return self._answer.do_in_sandbox("call", self, *arguments, **keyword_arguments)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name not in ("__name__", "__doc__"):
+        if name.startswith("__") and name not in ("__name__", "__doc__"):  # Python's own hooks, such as __hash__
             raise AttributeError(name)
         return self._answer.do_in_sandbox("getattr", self, name)
 
@@ -172,7 +194,7 @@ class RemoteObject:
 
     def __iter__(self) -> Iterator[Any]:
         iterator = self._answer.do_in_sandbox("iter", self)
-        count = 1
+        count = 1  # a test may want the first item alone, of an endless generator
         while True:
             items, ended, error = self._answer.do_in_sandbox("take", iterator, count)
             yield from items
@@ -180,7 +202,7 @@ class RemoteObject:
                 raise decode_exception(error)
             if ended:
                 return
-            count = min(2 * count, AHEAD)
+            count = min(2 * count, MOST_ITEMS)
 
     def __next__(self) -> Any:
         items, _, error = self._answer.do_in_sandbox("take", self, 1)
@@ -191,12 +213,12 @@ class RemoteObject:
         return items[0]
 
 
-def _update_in_place(value: Any, now: Any) -> None:
-    """Make a list, dictionary, set or array of bytes what it has become."""
-    if type(value) is not type(now) or type(value) not in CHANGING:
+def _update_in_place(value: Any, new_value: Any) -> None:
+    """Give a list, dictionary, set or bytearray the contents of another. Raises Unreadable for other types."""
+    if type(value) is not type(new_value) or type(value) not in MUTABLE_TYPES:
         raise Unreadable
     if isinstance(value, list | bytearray):
-        value[:] = now
+        value[:] = new_value
     else:
         value.clear()
-        value.update(now)
+        value.update(new_value)

@@ -42,7 +42,6 @@ class NotGraded(UserError):
 
 @functools.cache
 def _shared_pool() -> GradingPool:
-    """One for the whole process."""
     return GradingPool(workers=WORKERS)
 
 
@@ -52,8 +51,8 @@ def grade_response(gold: str, response: str, answer: str | None = None) -> Grade
     Args:
         gold: the reference answer alone.
         response: the whole text that a model wrote.
-        answer: how the text gives its answer, as ``--answer-format``: "tags", "boxed", "hash", "phrase", "last-number"
-            or a pattern; None: in tags, in a box, behind #### or behind "the answer is".
+        answer: the format in which the text gives its answer, as ``--answer-format``: "tags", "boxed", "hash",
+            "phrase", "last-number" or a pattern; None: in tags, in a box, behind #### or behind "the answer is".
 
     Returns:
         True or False; None with a reason where the grader failed. A text without an answer is False.
@@ -65,7 +64,8 @@ def grade_response(gold: str, response: str, answer: str | None = None) -> Grade
 
 
 def grade_responses(golds: Sequence[str], responses: Sequence[str], answer: str | None = None) -> list[Grade]:
-    """``grade_response`` of many, several at once. Raises ConfigError where there are not as many of both."""
+    """``grade_response`` for many responses, several at once. Raises ConfigError where there are not as many reference
+    answers as responses."""
     if len(golds) != len(responses):
         raise ConfigError(
             f"grade_responses: {len(golds)} reference answers for {len(responses)} responses", code="E_REFERENCE_COUNT"
@@ -75,7 +75,8 @@ def grade_responses(golds: Sequence[str], responses: Sequence[str], answer: str 
 
 
 async def score_response(gold: str, response: str, answer: str | None = None) -> float:
-    """1 for a right answer and 0 for a wrong one, while others go on. Raises NotGraded where the grader failed."""
+    """1 for a right answer and 0 for a wrong one, without blocking the event loop. Raises NotGraded where the grader
+    failed."""
     answer_text = answer_in(response, answer)
     if answer_text is None:
         return 0.0
@@ -90,8 +91,13 @@ class AnswerReward:
     could not be graded."""
 
     def __init__(self, column: str = "answer", *, answer: str | None = None, name: str = "answer_reward") -> None:
-        """``column``: of the data set, with the reference answers; ``answer``: as of ``grade_response``; ``name``: of
-        the reward in TRL's logs. Raises ConfigError for a format that there is not."""
+        """Raises ConfigError for an unknown answer format.
+
+        Args:
+            column: the column of the data set that has the reference answers.
+            answer: the answer format, as in ``grade_response``.
+            name: the reward's name in TRL's logs.
+        """
         if answer is not None:
             check_answer(answer)
         self._column = column
@@ -101,9 +107,9 @@ class AnswerReward:
     def __call__(self, completions: Sequence[Any], **columns: Any) -> list[float | None]:
         """Raises ConfigError where the data set has no such column."""
         if self._column not in columns:
-            there = ", ".join(sorted(columns)) or "none"
+            names = ", ".join(sorted(columns)) or "none"
             raise ConfigError(
-                f"{self.__name__}: the data set has no column {self._column!r} (there are: {there})",
+                f"{self.__name__}: the data set has no column {self._column!r} (there are: {names})",
                 code="E_GOLD_COLUMN_MISSING",
             )
         golds = [str(gold) for gold in columns[self._column]]
@@ -115,9 +121,9 @@ class AnswerReward:
 
 
 def _text_in(completion: Any) -> str:
-    """A completion's text: of a conversation what its last message says."""
+    """The text of one of TRL's completions: a text, or messages, of which the last one counts."""
     if isinstance(completion, str):
         return completion
-    last = completion[-1] if completion else {}
-    content = last.get("content") if isinstance(last, Mapping) else last
+    last_message = completion[-1] if completion else {}
+    content = last_message.get("content") if isinstance(last_message, Mapping) else last_message
     return content if isinstance(content, str) else ""

@@ -1,9 +1,9 @@
 """Running a model's program for its output, without tests: the tool of ``rollout/tools/python.py``.
 
-The verdict carries two things in its phrase: why the program failed, "" where it did not, on the first line, and below
-it what it printed, cut at ``MAX_OUTPUT``. The same program prints the same: hashes and ``random`` are seeded. What
-depends on the clock or on addresses in memory is not repeatable, and neither is a program that needs about as long as
-its deadline.
+The reason of the verdict has two parts: its first line says why the program failed, and is empty where it did not; the
+rest is what the program printed, cut at ``MAX_OUTPUT``. The same program prints the same: hashes and ``random`` are
+seeded. What depends on the clock or on addresses in memory is not repeatable, and neither is a program that needs about
+as long as its deadline.
 
 A program's output is all that it writes to file descriptor 1, be it by ``print``, ``sys.stdout.buffer`` or
 ``os.write``: a pipe that a thread reads. Left out: names that one program leaves to the next, messages of exceptions,
@@ -25,37 +25,45 @@ from cotrain.grading.exam import Exam, Verdict
 
 MAX_OUTPUT = 500  # characters
 CUT = "\n(cut)"
-LAST_WORDS_S = 1.0  # to wait for the end of the output, where a process that the program has left behind may hold it
+# The output ends when all who can write to the pipe have closed it. A process that the program has left behind may
+# never do that, so the wait for the end has an end.
+OUTPUT_WAIT_S = 1.0
 
 
 def load_scripts() -> Exam:
     """The loader that ``GradingPool`` names."""
-    return Exam(inside=run_in_cell, outside=receive_result)
+    return Exam(runner=run_in_cell, examiner=receive_result)
 
 
-def run_in_cell(number: int) -> None:
+def run_in_cell(channel_fd: int) -> None:
     """Run a program and send what came of it."""
-    channel, program = receive_program(number)
-    page = Page()
-    page.take_descriptor(1)  # this process runs nothing else
-    reason, printed = run_script(program, page)
+    channel, program = receive_program(channel_fd)
+    output = CapturedOutput()
+    output.take_descriptor(1)  # standard output: this process runs nothing but the program
+    reason, printed = run_script(program, output)
     channel.send({"gives": [reason, printed]})
 
 
-def run_script(program: str, page: Page | None = None) -> tuple[str, str]:
-    """ "" or one of "syntax error", "NameError" or another built-in exception, "error" for one of the program's own;
-    and what was printed, of a failed one before that. A program that ends itself with ``sys.exit`` has not failed.
-    ``page``: what its ``sys.stdout`` writes on."""
-    page = page or Page()
+def run_script(program: str, output: CapturedOutput | None = None) -> tuple[str, str]:
+    """Run a program; return why it failed, and what it printed until then.
+
+    The reason is one of
+
+    - "": it did not fail; to end with ``sys.exit`` is no failure either;
+    - "syntax error";
+    - "NameError" or another built-in exception;
+    - "error": an exception of the program's own.
+    """
+    output = output or CapturedOutput()
     code = compile_program(program, "<program>")
     if code is None:
-        page.close()
+        output.close()
         return "syntax error", ""
     random.seed(0)
-    ours = sys.modules["__main__"]
-    output = sys.stdout
+    our_main = sys.modules["__main__"]
+    our_stdout = sys.stdout
     reason = ""
-    sys.stdout = page.stream
+    sys.stdout = output.stream
     try:
         exec(code, names_of_module("__main__"))  # noqa: S102  this is what the module is for
     except SystemExit:
@@ -63,50 +71,51 @@ def run_script(program: str, page: Page | None = None) -> tuple[str, str]:
     except BaseException as error:  # noqa: BLE001  whatever the program does is its result
         reason = kind_of_failure(error)
     finally:
-        _flush(sys.stdout)  # which may be one of the program's own
-        sys.modules["__main__"] = ours
-        sys.stdout = output
-    return reason, page.close()
+        _flush(sys.stdout)  # which may be a stream of the program's own
+        sys.modules["__main__"] = our_main
+        sys.stdout = our_stdout
+    return reason, output.close()
 
 
 def _flush(stream: object) -> None:
-    """Write what a stream has kept back, if it is one and is open."""
+    """Write what a stream has kept back. Does nothing for one that is closed, or is no stream: a program may have put
+    anything in the place of ``sys.stdout``."""
     with contextlib.suppress(Exception):
-        getattr(stream, "flush")()  # noqa: B009  of whatever a program has put there
+        getattr(stream, "flush")()  # noqa: B009  no attribute of object
 
 
-def receive_result(channel: Channel, nothing: str, program: str, deadline_s: float) -> Verdict:
-    """Have a program run in its process and return the verdict: True and the output, or False and the reason, a line
-    break and the output."""
+def receive_result(channel: Channel, _gold: str, program: str, deadline_s: float) -> Verdict:
+    """The verdict on a program that is run in its process: True where it did not fail, with the reason that the module
+    describes; False and "program died" where its process ended. There is no gold answer to compare with."""
     try:
         channel.send({"program": program, "deadline_s": deadline_s})
-        said = channel.receive().get("gives")
+        result = channel.receive().get("gives")
     except ChannelClosed:
-        said = None
-    if not (isinstance(said, list) and len(said) == 2 and all(isinstance(text, str) for text in said)):
+        result = None
+    if not (isinstance(result, list) and len(result) == 2 and all(isinstance(text, str) for text in result)):
         return False, "program died"
-    reason, printed = said
+    reason, printed = result
     return not reason, f"{reason}\n{printed[: MAX_OUTPUT + len(CUT)]}"
 
 
-class Page:
+class CapturedOutput:
     """Where a program's output goes: ``stream`` is its ``sys.stdout``, with ``buffer``, ``fileno`` and all else that
-    belongs to a text file. The first ``MAX_OUTPUT`` characters are kept."""
+    belongs to a text file. A thread reads what is written, and keeps the first ``MAX_OUTPUT`` characters."""
 
     def __init__(self) -> None:
-        self._reading, self._writing = os.pipe()
-        self._binary = open(os.dup(self._writing), "wb")  # noqa: SIM115  a program may close it; else ``close`` does
+        self._reading_end, self._writing_end = os.pipe()
+        self._binary = open(os.dup(self._writing_end), "wb")  # noqa: SIM115  a program may close it; else ``close`` does
         self.stream = io.TextIOWrapper(
             self._binary, encoding="utf-8", errors="surrogatepass", newline="\n", write_through=True
         )
         self._kept = b""
-        self._more = False
+        self._was_cut = False
         self._reader = threading.Thread(target=self._read_all, daemon=True)
         self._reader.start()
 
-    def take_descriptor(self, number: int) -> None:
+    def take_descriptor(self, fd: int) -> None:
         """Let what is written to this file descriptor come here too."""
-        os.dup2(self._writing, number)
+        os.dup2(self._writing_end, fd)
 
     def close(self) -> str:
         """End the capture and return the output: its first ``MAX_OUTPUT`` characters, and ``CUT`` where there were
@@ -114,28 +123,29 @@ class Page:
         for stream in (self.stream, self._binary, sys.__stdout__):
             _flush(stream)
         with contextlib.suppress(OSError):
-            if os.path.sameopenfile(1, self._writing):  # else the pipe would never end
+            if os.path.sameopenfile(1, self._writing_end):  # ``take_descriptor(1)``: open, it would keep the pipe open
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         with contextlib.suppress(Exception):
             self._binary.close()
-        os.close(self._writing)
-        self._reader.join(LAST_WORDS_S)
+        os.close(self._writing_end)
+        self._reader.join(OUTPUT_WAIT_S)
         text = _decode_output(self._kept)
-        return f"{text[:MAX_OUTPUT]}{CUT if self._more or len(text) > MAX_OUTPUT else ''}"
+        was_cut = self._was_cut or len(text) > MAX_OUTPUT
+        return text[:MAX_OUTPUT] + (CUT if was_cut else "")
 
     def _read_all(self) -> None:
-        """Read to the end, so that whoever writes never waits, and keep the beginning."""
-        most = 4 * MAX_OUTPUT  # bytes that a character of UTF-8 has at most
-        while part := os.read(self._reading, 1 << 16):
-            free = most - len(self._kept)
-            self._kept += part[:free]
-            self._more = self._more or len(part) > free
-        os.close(self._reading)
+        """Keep the beginning of the output, and read on to its end, so that the program never waits for a reader."""
+        most_bytes = 4 * MAX_OUTPUT  # a character of UTF-8 has at most four
+        while part := os.read(self._reading_end, 1 << 16):
+            room = most_bytes - len(self._kept)
+            self._kept += part[:room]
+            self._was_cut = self._was_cut or len(part) > room
+        os.close(self._reading_end)
 
 
 def _decode_output(written: bytes) -> str:
     """Decode the output, with a mark in the place of bytes that are no text."""
     try:
-        return written.decode("utf-8", "surrogatepass")  # half a pair is shown as one mark later on
+        return written.decode("utf-8", "surrogatepass")  # half of a surrogate pair is escaped where it is shown
     except UnicodeDecodeError:
         return written.decode("utf-8", "replace")

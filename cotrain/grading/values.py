@@ -1,9 +1,11 @@
 """Python values as messages between a program and its tests: plain data as JSON, all other objects as a reference.
 
 The two run in different processes (``program_worker.py``), and nothing may come over that could run or lie: a list that
-says it is equal to everything arrives as a list. So an object of one of Python's own data types is copied, one of a
-type that derives from these (a named tuple, numpy's numbers) as the type below it, and any other object stays where it
-is and goes by a number, under which the other side can ask its owner for it.
+says it is equal to everything arrives as a list. So
+
+- an object of one of Python's own data types is copied;
+- an object of a class that derives from one of these (a named tuple, numpy's numbers) is copied as that data type;
+- any other object stays where it is and is sent as a number, by which the other side can ask for it.
 
 ::
 
@@ -26,12 +28,13 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-LARGE = 1 << 53  # larger numbers go as texts: JSON has no limit, but Python's reader has
+LARGE_INTEGER = 1 << 53  # from here on integers are sent in hexadecimal: Python reads decimals of 4,300 digits at most
 SIDES = ("answer", "tests")
 
 
 class Unreadable(BaseException):
-    """The bytes that came over the channel are no value. Not an exception that a test could expect."""
+    """The bytes that came over the channel are no value. A ``BaseException``, so that a test which expects an exception
+    does not take this one for it; ``NotPassable`` too."""
 
 
 class NotPassable(BaseException):
@@ -39,21 +42,23 @@ class NotPassable(BaseException):
 
 
 class ValueCodec:
-    """One side's view of the values that go over.
+    """Writes the values that one side sends, and reads those that it gets. An object that stays on this side keeps its
+    number, so an unchanged list is written in the same way again."""
 
-    ``mine``: the name of this side, one of ``SIDES``. ``stand_in``: makes what stands here for an object of the other
-    side, from its number. ``number_of``: the number of such a stand-in; None for any other value. An object of this
-    side keeps its number, so an unchanged list is written in the same way again.
-    """
-
-    def __init__(self, mine: str, stand_in: Callable[[int], Any], number_of: Callable[[Any], int | None]) -> None:
-        (theirs,) = set(SIDES) - {mine}
-        self._mine = mine
-        self._theirs = theirs
+    def __init__(self, side: str, stand_in: Callable[[int], Any], number_of: Callable[[Any], int | None]) -> None:
+        """
+        Args:
+            side: this side, one of ``SIDES``.
+            stand_in: makes an object that stands here for one of the other side, from its number.
+            number_of: the number of such a stand-in; None for any other value.
+        """
+        (other_side,) = set(SIDES) - {side}
+        self._side = side
+        self._other_side = other_side
         self._stand_in = stand_in
         self._number_of = number_of
-        self._builtins = DATA_TYPES if mine == "tests" else _BUILTINS  # what the other side may name
-        self._objects: list[Any] = []  # objects of this side, by their numbers
+        self._builtins = DATA_TYPES if side == "tests" else _BUILTINS  # built-in functions that the other side may name
+        self._objects: list[Any] = []  # those that stay on this side, by their numbers
         self._numbers: dict[int, int] = {}  # ``id`` of such an object → its number
 
     def write_value(self, value: Any) -> Any:
@@ -62,30 +67,31 @@ class ValueCodec:
         if value is None or kind in (bool, str, float):
             return value
         if kind is int:
-            return value if -LARGE < value < LARGE else {"int": hex(value)}
+            return value if -LARGE_INTEGER < value < LARGE_INTEGER else {"int": hex(value)}
         if kind is list:
             return [self.write_value(item) for item in value]
         if kind in _WRITERS:
-            tag, parts = _WRITERS[kind]
-            return {tag: [self.write_value(item) for item in parts(value)]}
-        if kind in _VIEWS and self._mine == "answer":
+            tag, parts_of = _WRITERS[kind]
+            return {tag: [self.write_value(item) for item in parts_of(value)]}
+        if kind in _VIEWS and self._side == "answer":
             return {_VIEWS[kind]: [self.write_value(item) for item in value]}
 
         number = self._number_of(value)
         if number is not None:
-            return {self._theirs: number}
+            return {self._other_side: number}
         name = _builtin_name(value)
-        if name is not None and (self._mine == "tests" or name in DATA_TYPES):
+        if name is not None and (self._side == "tests" or name in DATA_TYPES):
             return {"builtin": name}
         for base, convert in _BASES:
             if isinstance(value, base):
                 return self.write_value(convert(value))
-        if self._mine == "tests" and not callable(value):
+        if self._side == "tests" and not callable(value):
             return self._write_iterator(value)
         return self._write_reference(value)
 
     def _write_iterator(self, value: Any) -> Any:
-        """An iterator of the tests, with all that it gives."""
+        """All items of an iterator of the tests. Raises NotPassable for any other object: all that a program
+        can do with an object of the tests is to call it."""
         if not hasattr(value, "__next__"):
             raise NotPassable
         return {"iterator": [self.write_value(item) for item in value]}
@@ -95,7 +101,7 @@ class ValueCodec:
         if id(value) not in self._numbers:
             self._numbers[id(value)] = len(self._objects)
             self._objects.append(value)
-        return {self._mine: self._numbers[id(value)]}
+        return {self._side: self._numbers[id(value)]}
 
     def read_value(self, written: Any) -> Any:
         """Read a value that ``write_value`` of the other side wrote. Raises Unreadable."""
@@ -114,10 +120,11 @@ class ValueCodec:
             return int(content, 16)
         if name == "builtin":
             return self._builtins[content]
-        if name == self._mine:
+        if name == self._side:
             return self._objects[content]
-        if name in SIDES:
-            return self._stand_in(content + 0)
+        if name == self._other_side:
+            number = content + 0  # raises TypeError for what is no number
+            return self._stand_in(number)
         return _READERS[name](self._read_content(content))
 
 
@@ -154,13 +161,13 @@ _WRITERS: dict[type, tuple[str, Callable[[Any], Any]]] = {  # type → its tag, 
     datetime.time: ("time", lambda v: (v.isoformat(),)),
     datetime.timedelta: ("timedelta", lambda v: (v.days, v.seconds, v.microseconds)),
 }
-_VIEWS: dict[type, str] = {}  # views of a dictionary, which are equal to sets where Python says so
+_VIEWS: dict[type, str] = {}  # views of a dictionary, two types each, → tag; to Python, keys and items equal sets
 _DICTIONARIES: tuple[dict[Any, Any], ...] = ({}, OrderedDict())
 for _dictionary in _DICTIONARIES:
     _VIEWS[type(_dictionary.keys())] = "keys"
     _VIEWS[type(_dictionary.items())] = "items"
     _VIEWS[type(_dictionary.values())] = "values"
-_READERS: dict[str, Callable[[list[Any]], Any]] = {  # tag → what makes the value from its parts
+_READERS: dict[str, Callable[[list[Any]], Any]] = {  # tag → a function that makes the value from its parts
     "tuple": tuple,
     "set": set,
     "frozenset": frozenset,
@@ -185,15 +192,15 @@ _READERS: dict[str, Callable[[list[Any]], Any]] = {  # tag → what makes the va
     "items": lambda v: dict(v).items(),
     "values": lambda v: dict(enumerate(v)).values(),
 }
-_BASES: tuple[tuple[type, Callable[[Any], Any]], ...] = (  # types below, and what makes one of a value of a type above
+_BASES: tuple[tuple[type, Callable[[Any], Any]], ...] = (  # base class, and the data type that copies its subclasses
     *((kind, kind) for kind in (str, list, tuple, Counter, OrderedDict, dict, set, frozenset, bytes, bytearray, deque)),
     (numbers.Integral, int),
     (numbers.Real, float),
     (numbers.Complex, complex),
 )
 _BUILTINS = {name: value for name, value in vars(builtins).items() if callable(value) and not name.startswith("_")}
-# Names that the tests take for Python's own when the answer names it: with ``eval`` a program could have its tests run
-# what it likes.
+# Of built-in functions the tests accept from a program only these types: had they ``eval`` of it and called it, the
+# program would decide what they run.
 DATA_TYPES = {
     kind.__name__: kind
     for kind in (bool, int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset, dict, range)

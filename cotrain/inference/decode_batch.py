@@ -321,8 +321,8 @@ class Rows:
 
     def _entropy_levels(self, rows: Tensor) -> Tensor:
         """[r, largest max_tokens] uint8: the entropies of these rows as levels."""
-        levels = (self._entropies[rows].clamp(min=0).sqrt() * entropy.PER_ROOT).round()
-        return levels.clamp(max=entropy.MOST).to(torch.uint8)
+        levels = (self._entropies[rows].clamp(min=0).sqrt() * entropy.LEVELS_PER_ROOT_NAT).round()
+        return levels.clamp(max=entropy.MAX_LEVEL).to(torch.uint8)
 
     def _done_mask(self) -> Tensor:
         """[R] bool: has as many tokens as it may, or a stop token."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from cotrain.core.entropy import MOST, PER_ROOT
+from cotrain.core.entropy import LEVELS_PER_ROOT_NAT, MAX_LEVEL
 from cotrain.core.errors import UnknownName
 from cotrain.core.types import Completion
 from cotrain.inference.contract import Request
@@ -39,7 +39,7 @@ def complete_request(model: nn.Module, request: Request, version: int = 0) -> Co
         token, logprob, entropy = draw_tokens(logits, uniform, temperature, top_p)
         token_ids.append(int(token))
         logprobs.append(float(logprob))
-        levels.append(min(MOST, round(PER_ROOT * max(0.0, float(entropy)) ** 0.5)))
+        levels.append(min(MAX_LEVEL, round(LEVELS_PER_ROOT_NAT * max(0.0, float(entropy)) ** 0.5)))
         stopped = token_ids[-1] in request.stop_ids
         if sampling.stop and request.decode:
             stopped = stopped or stop_in(request.decode(token_ids), sampling.stop) is not None

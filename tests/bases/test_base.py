@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bases.base import BATCH, SIZES, BaseSettings, build_base, install_base, new_network, settle
-from cotrain.core.shipped import BESIDE
+from cotrain.core.shipped import CHECKOUT_MODELS
 from cotrain.data.word_problems.source import study_problems
 from cotrain.models.from_scratch import new_model
 from cotrain.models.load import describe_model, load_model
@@ -84,7 +84,7 @@ def test_sizes_have_as_many_parameters_as_they_say(size, least, most):
 
 
 def test_what_ships_is_what_its_file_describes():
-    said = json.loads((BESIDE / "base-checker.json").read_text(encoding="utf-8"))
+    said = json.loads((CHECKOUT_MODELS / "base-checker.json").read_text(encoding="utf-8"))
     assert said["models"]["base-checker"] == describe_model("shipped-checker")
     assert said["settings"] == json.loads(json.dumps(asdict(BaseSettings())))
     assert said["tokens"]["practice"] == BaseSettings().practice_tokens and is_terse("shipped-checker")

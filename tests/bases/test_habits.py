@@ -8,7 +8,7 @@ import pytest
 from bases.base import BATCH, install_base
 from bases.habits import NAME, HabitSettings, build_habits, conversations_of
 from cotrain.core.seeding import rng_of
-from cotrain.core.shipped import OWN
+from cotrain.core.shipped import DEMO_MODELS
 from cotrain.data.word_problems.corrupt import with_habits
 from cotrain.data.word_problems.source import study_problems
 from cotrain.models.load import describe_model
@@ -43,6 +43,6 @@ def test_all_errors_of_its_practice_are_habits_and_the_wrong_way_is_the_likelier
 
 
 def test_what_ships_is_what_its_file_describes():
-    said = json.loads((OWN / "base-habits.json").read_text(encoding="utf-8"))
+    said = json.loads((DEMO_MODELS / "base-habits.json").read_text(encoding="utf-8"))
     assert said["models"]["base-habits"] == describe_model("shipped-habits") and is_terse("shipped-habits")
     assert said["settings"] == json.loads(json.dumps(asdict(HabitSettings())))

@@ -19,7 +19,7 @@ from bases.proposing import (
     problem_score_conversation,
     proposal_conversation,
 )
-from cotrain.core.shipped import BESIDE
+from cotrain.core.shipped import CHECKOUT_MODELS
 from cotrain.core.types import ParseFailure
 from cotrain.data.word_problems.reader import read_problem
 from cotrain.data.word_problems.source import study_problems
@@ -80,10 +80,10 @@ def test_its_conversations_are_asked_as_the_roles_ask():
 
 
 def test_what_ships_is_what_its_file_describes():
-    said = json.loads((BESIDE / f"{NAME}.json").read_text(encoding="utf-8"))
+    said = json.loads((CHECKOUT_MODELS / f"{NAME}.json").read_text(encoding="utf-8"))
     assert said["models"][NAME] == describe_model("shipped-proposer") and is_terse("shipped-proposer")
     assert said["settings"] == json.loads(json.dumps(asdict(SETTINGS)))
-    mark = json.loads((BESIDE / NAME / FORMAT_MARK).read_text(encoding="utf-8"))
+    mark = json.loads((CHECKOUT_MODELS / NAME / FORMAT_MARK).read_text(encoding="utf-8"))
     assert mark == {"prompts": "short", "taught": list(TAUGHT)}
     for method in TAUGHT:
         check_taught(method, "shipped-proposer")

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from cotrain.core.own_code import MOST_BY_HAND, code_of, files_named, read_code
+from cotrain.core.own_code import MOST_HANDWRITTEN, code_of, files_named, read_code
 from cotrain.core.user_code import load_file
 
 
@@ -86,7 +86,7 @@ def test_what_is_installed_is_left_out(tmp_path):
 
 def test_a_file_that_is_no_code_is_not_read(tmp_path):
     large = tmp_path / "large.py"
-    large.write_bytes(b"#" * (MOST_BY_HAND + 1))
+    large.write_bytes(b"#" * (MOST_HANDWRITTEN + 1))
     assert read_code(large) is None and read_code(tmp_path) is None and read_code(tmp_path / "gone.py") is None
     odd = tmp_path / "odd.py"
     odd.write_bytes(b"x = '\xff'\n")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cotrain.core.types import Grade
 from cotrain.grading.compare_texts import quick_grade, read_answer
-from cotrain.grading.pool import SAVED, TRIES, GradingPool
+from cotrain.grading.pool import MOST_RETRIES, RETRIES_PER_GRADE, GradingPool
 from tests.sentences import refuses
 
 RIGHT, WRONG = Grade(value=True), Grade(value=False)
@@ -144,15 +144,15 @@ def test_hostile_answers_end_at_the_deadline_and_the_next_one_is_right():
 def test_slow_answers_have_the_whole_deadline_as_long_as_few_of_them_are_hopeless():
     with GradingPool(workers=1, deadline_s=0.4) as pool:
         assert pool.grade("\\sqrt8", "2\\sqrt2") == RIGHT
-        assert pool._tries == TRIES  # grades that are given save nothing beyond
-        for n, bomb in enumerate(SLOW[: TRIES + 1], start=1):
+        assert pool._retries_left == MOST_RETRIES  # grades that are given save nothing beyond
+        for n, bomb in enumerate(SLOW[: int(MOST_RETRIES) + 1], start=1):
             assert pool.grade_in_process("6", bomb) == Grade(value=None, reason="timeout")
-            assert pool._tries == pytest.approx(max(0, TRIES - n))
+            assert pool._retries_left == pytest.approx(max(0, MOST_RETRIES - n))
         assert pool.grade_in_process("\\sqrt8", "2\\sqrt2") == RIGHT
-        assert pool._tries == pytest.approx(SAVED)
-        pool._tries = 1.0
+        assert pool._retries_left == pytest.approx(RETRIES_PER_GRADE)
+        pool._retries_left = 1.0
         assert pool.grade_in_process("\\frac{1}{2}", "\\int_0^1 x dx").value is not False  # a slow one, and a right one
-        assert pool._tries >= 1.0
+        assert pool._retries_left >= 1.0
 
 
 def test_long_answers_to_short_questions_are_not_tried():

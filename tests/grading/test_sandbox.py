@@ -61,10 +61,10 @@ def test_what_a_process_has_started_is_found():
     program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
     with subprocess.Popen([sys.executable, "-c", program]) as child:
         until = time.monotonic() + 30
-        while not any(p.spent_s > 0.1 for p in descendants_of(child.pid)) and time.monotonic() < until:
+        while not any(p.cpu_s > 0.1 for p in descendants_of(child.pid)) and time.monotonic() < until:
             time.sleep(0.05)
         [grandchild] = descendants_of(child.pid)
-        assert grandchild.parent == child.pid and grandchild.spent_s > 0.1 and grandchild.memory > 1 << 20
+        assert grandchild.parent_pid == child.pid and grandchild.cpu_s > 0.1 and grandchild.memory_bytes > 1 << 20
         os.kill(grandchild.pid, 9)
 
 

@@ -85,7 +85,7 @@ def test_a_failure_has_a_reason_and_the_next_question_an_answer(problem, reason,
 
 def test_all_its_processes_share_one_limit_of_memory_and_number(echo, monkeypatch):
     checker, _ = echo
-    monkeypatch.setattr(step_checker, "LOOKING_S", 0.0)
+    monkeypatch.setattr(step_checker, "LOOK_S", 0.0)
     assert asked(checker, "a", "x").ok == (True,)
     monkeypatch.setattr(step_checker, "PROCESSES", 1)
     assert asked(checker, "a", "x") == "checker: processes"

@@ -158,8 +158,8 @@ def test_names_and_paths(tmp_path, monkeypatch, directory):
 
 
 def test_embedded_models_are_named_when_missing(tmp_path, monkeypatch):
-    monkeypatch.setattr(shipped, "OWN", tmp_path)
-    monkeypatch.setattr(shipped, "BESIDE", tmp_path / "bases")
+    monkeypatch.setattr(shipped, "DEMO_MODELS", tmp_path)
+    monkeypatch.setattr(shipped, "CHECKOUT_MODELS", tmp_path / "bases")
     with refuses("E_SHIPPED_MODEL_MISSING", names="install cotrain again"):
         resolve_model("shipped")
     with refuses("E_SHIPPED_MODEL_MISSING", names="./bases"):
@@ -171,7 +171,7 @@ def test_embedded_models_are_named_when_missing(tmp_path, monkeypatch):
 
 
 def test_installed_bases_are_found(tmp_path, monkeypatch):
-    monkeypatch.setattr(shipped, "BESIDE", tmp_path / "nothing")
+    monkeypatch.setattr(shipped, "CHECKOUT_MODELS", tmp_path / "nothing")
     (tmp_path / "cotrain_bases" / "base-games").mkdir(parents=True)
     (tmp_path / "cotrain_bases" / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)

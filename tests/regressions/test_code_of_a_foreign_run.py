@@ -160,7 +160,7 @@ def test_an_edited_method_of_a_run_begun_here_is_trusted_where_it_was_begun(run,
     assert main(["run", f"{method}:mine", "--out", str(out), *SMALL]) == 0
     method.write_text(METHOD + "# edited\n")
     assert main(["eval", str(out), "--problems", "1"]) == 0
-    monkeypatch.setattr(trust, "_NAMED", set())  # as of another process
+    monkeypatch.setattr(trust, "_NAMED_BY_USER", set())  # as of another process
     assert main(["eval", str(out), "--problems", "1"]) == 0
     shutil.move(out, tmp_path / "moved")
     method.write_text(METHOD + "# edited once more\n")

@@ -159,7 +159,7 @@ def test_a_session_bus_cannot_be_reached(sandbox):
 @pytest.mark.whole
 def test_doctor_tries_unix_sockets(sockets):
     outside: dict[str, Any] = {}
-    exec(isolation._TEST, outside)  # noqa: S102  the probe, where no sandbox is around it
+    exec(isolation._PROGRAM, outside)  # noqa: S102  the probe, where no sandbox is around it
     assert all(outside["can_send"]([name.replace("@", "\0")]) for name in sockets[1])
     kind = next(kind for kind in KINDS if sandbox_fault(kind) is None)
     assert "Unix sockets" not in ways_out(kind)

@@ -45,7 +45,7 @@ from cotrain.analysis.comparison.arms import Arm, distinct_arms, make_arm
 from cotrain.analysis.comparison.plan import ComparisonPlan
 from cotrain.core.arguments import fits_hint, hints_of, kind_of
 from cotrain.core.errors import ConfigError, DataError, UnknownName
-from cotrain.core.input_files import MOST_BY_HAND, content_of_file, read_toml
+from cotrain.core.input_files import MOST_HANDWRITTEN, content_of_file, read_toml
 from cotrain.reports.compare_words import slug_of
 
 STUDY_KEYS = ("hypothesis", "measure", "model", "out", "arms", "parts", "gate")
@@ -103,7 +103,7 @@ def read_study(path: Path, *, workers: int | None = None, device: str = "cpu", c
     """Read and check a study file. Raises ConfigError and UnknownName, one line each."""
     try:
         table = read_toml(path)
-        content = content_of_file(path, MOST_BY_HAND)
+        content = content_of_file(path, MOST_HANDWRITTEN)
     except DataError as error:
         raise ConfigError(f"{error}; expected TOML: the file of a study", code=error.code) from error
     for key in table:

@@ -48,7 +48,7 @@ def _inodes_between(client_port: int, server_port: int) -> Iterator[str]:
 
 
 def _with_descendants(roots: Collection[int]) -> set[int]:
-    parents = {process.pid: process.parent for process in process_list()}
+    parents = {process.pid: process.parent_pid for process in process_list()}
     processes = set(roots)
     while more := {pid for pid, parent in parents.items() if parent in processes} - processes:
         processes |= more

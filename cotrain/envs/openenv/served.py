@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError, install_extra
-from cotrain.core.input_files import MOST_BY_HAND
+from cotrain.core.input_files import MOST_HANDWRITTEN
 from cotrain.core.seeding import seed_of
 from cotrain.core.types import Grade, Task
 from cotrain.data.files import SPLITS, split_of
@@ -191,7 +191,7 @@ class OpenEnvTasks:
         address = self._address.replace("ws", "http", 1) if self._address.startswith("ws") else self._address
         try:
             with urlopen(f"{address}/schema", timeout=self._limits[2]) as reply:
-                action = json.loads(reply.read(MOST_BY_HAND))["action"]
+                action = json.loads(reply.read(MOST_HANDWRITTEN))["action"]
         except (OSError, ValueError, KeyError) as error:
             raise ConfigError(
                 f"{self.name} does not describe itself ({error}); is the server running?", code="E_ENVIRONMENT_SILENT"

@@ -1,9 +1,9 @@
 """One process: for a user who has neither namespaces nor root's rights, on any Unix.
 
-No second process or thread can be started (a limit of 0 on processes holds for every user but root), so nothing is left
-to find when the one is killed. It runs as the same user. On Linux seccomp refuses it signals to others and all that
-reaches into them, and Landlock all files but Python's and its own; elsewhere, or on older kernels, **it can read this
-user's files and signal his processes**.
+The program cannot start a second process or thread, as a limit of 0 on processes holds for every user but root. So
+nothing is left to find when the one process is killed. It runs as the user of the trainer. On Linux seccomp refuses it
+signals to other processes and whatever reaches into them, and Landlock all files but Python's and its own; elsewhere,
+or on older kernels, **it can read this user's files and signal his processes**.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class OneProcess:
 
     process_table: int | str = "/proc"
 
-    def __init__(self, memory: int) -> None:
+    def __init__(self, memory_bytes: int) -> None:
         if os.geteuid() == 0:
             raise OSError("no limit on processes holds for root")
-        self._memory = memory
+        self._memory_bytes = memory_bytes
         self.folder: Path | None = None
 
     def enter(self) -> None:
-        self._folders = Folders(os.geteuid(), lambda: None)
+        self._folders = Folders(os.geteuid())
         if sys.platform == "linux":
             from cotrain.grading.sandbox import system
 
@@ -38,11 +38,11 @@ class OneProcess:
     def prepare_forks(self) -> None:
         self.folder = self._folders.next_folder()
 
-    def shut_in(self, channel: int) -> None:
+    def shut_in(self, channel_fd: int) -> None:
         folder = str(self.folder)
         limits.enter_folder(folder)
-        limits.close_all_but(channel)
-        limits.limit_all(self._memory, 0)
+        limits.close_all_but(channel_fd)
+        limits.limit_all(self._memory_bytes, 0)  # no process besides this one, which has begun already
         if sys.platform == "linux":
             from cotrain.grading.sandbox import filters, system
 
@@ -51,11 +51,11 @@ class OneProcess:
             system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
             system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
             filters.deny_files(limits.python_paths(), folder)
-            filters.deny_calls(alone=True)
+            filters.deny_calls(also_signals=True)
 
     def confine_examiner(self, keep: tuple[int, ...]) -> None:
         limits.close_all_but(*keep)
-        limits.limit_examiner(self._memory)
+        limits.limit_examiner(self._memory_bytes)
         if sys.platform == "linux":
             from cotrain.grading.sandbox import system
 
@@ -63,7 +63,7 @@ class OneProcess:
             system.prctl(system.PR_SET_DUMPABLE, 0)
             system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
 
-    def kill_processes(self, examiner: int, answer: int) -> None:
-        for pid in (examiner, answer):
+    def kill_processes(self, examiner_pid: int, answer_pid: int) -> None:
+        for pid in (examiner_pid, answer_pid):
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)

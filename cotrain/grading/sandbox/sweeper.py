@@ -1,8 +1,9 @@
-"""Removing the folders that programs worked in, where no file system of their own goes away with them.
+"""Removing the folders that programs worked in, in sandboxes whose folders lie on the disk.
 
-A program may leave a hundred thousand directories, and the next one is not to wait for their removal. So each works in
-a new folder, and the old one is named to a process that empties it, however deep it is. That process also outlives a
-server that was killed: then it clears what is left, after a last act of its sandbox's.
+A program may leave a hundred thousand directories, and the next program is not to wait for their removal. So each
+program works in a new folder, and a process beside the server, the sweeper, removes the old ones, however deep they
+are. The sweeper also outlives a server that was killed: then it does what the sandbox wants done at the end, such as
+killing its processes, and removes what is left.
 """
 
 from __future__ import annotations
@@ -17,29 +18,34 @@ from cotrain.grading.sandbox import limits
 
 
 class Folders:
-    """One folder after the other, in one directory. ``last``: what is done before the end, in the process that clears
-    up."""
+    """The folders of one server: "1", "2", … in one temporary directory, one at a time in use."""
 
-    def __init__(self, user: int, last: Callable[[], None]) -> None:
+    def __init__(self, user: int, at_end: Callable[[], None] | None = None) -> None:
+        """``user``: the owner of the folders. ``at_end``: what the sweeper does when the server has ended, before it
+        removes the last folder."""
         self._directory = Path(tempfile.mkdtemp(prefix="cotrain-"))
         self._directory.chmod(0o711)
         self._user = user
         self._count = 0
-        held, self._hold = os.pipe()  # its end is that of the server: no other process keeps it open
-        if first := os.fork():
-            os.waitpid(first, 0)
-            os.close(held)
+        # The server writes a byte for each folder that is done with. As no other process holds the writing end, the
+        # pipe ends when the server does, however that ends.
+        reading_end, self._writing_end = os.pipe()
+        # Forked twice, so that the sweeper is no child that the server would have to wait for.
+        first_child = os.fork()
+        if first_child:
+            os.waitpid(first_child, 0)
+            os.close(reading_end)
         else:
             if not os.fork():
                 os.setsid()
-                limits.close_all_but(held)
-                _sweep_folders(self._directory, held, last)
+                limits.close_all_but(reading_end)
+                _sweep_folders(self._directory, reading_end, at_end)
             os._exit(0)
 
     def next_folder(self) -> Path:
-        """A new one; whatever was there before is cleared up."""
+        """Make the next folder, and have the sweeper remove the one before."""
         if self._count:
-            os.write(self._hold, b".")
+            os.write(self._writing_end, b".")
         self._count += 1
         folder = self._directory / str(self._count)
         folder.mkdir(mode=0o700)
@@ -47,12 +53,13 @@ class Folders:
         return folder
 
 
-def _sweep_folders(directory: Path, held: int, last: Callable[[], None]) -> None:
-    done = 0
-    while os.read(held, 1):
-        done += 1
-        _remove_folder(directory / str(done))
-    last()
+def _sweep_folders(directory: Path, reading_end: int, at_end: Callable[[], None] | None) -> None:
+    removed = 0
+    while os.read(reading_end, 1):
+        removed += 1
+        _remove_folder(directory / str(removed))
+    if at_end is not None:
+        at_end()
     for folder in list(directory.iterdir()):
         _remove_folder(folder)
     with contextlib.suppress(OSError):
@@ -66,25 +73,26 @@ def _remove_folder(folder: Path) -> None:
 
 
 def clear_folder(folder: Path) -> None:
-    """Empty a folder: what lies deeper is brought up first. Nobody else writes to it any more."""
-    number = 0
+    """Empty a folder that no process writes to any more. Its directories may lie deeper than a path can be long, so the
+    children of each are moved up into the folder itself before it is removed; the next round removes those."""
+    moved = 0  # a directory that is moved up is called by a number that is free
     while entries := list(os.scandir(folder)):
         for entry in entries:
             if not entry.is_dir(follow_symlinks=False):
                 os.unlink(entry.path)
                 continue
-            with contextlib.suppress(OSError):  # most are empty
+            with contextlib.suppress(OSError):  # first as if it were empty, as most are
                 os.rmdir(entry.path)
                 continue
             os.chmod(entry.path, 0o700)
-            for below in list(os.scandir(entry.path)):
-                if not below.is_dir(follow_symlinks=False):
-                    os.unlink(below.path)
+            for child in list(os.scandir(entry.path)):
+                if not child.is_dir(follow_symlinks=False):
+                    os.unlink(child.path)
                     continue
-                os.chmod(below.path, 0o700)
-                number += 1
-                while os.path.lexists(folder / str(number)):
-                    number += 1
-                os.rename(below.path, folder / str(number))
+                os.chmod(child.path, 0o700)
+                moved += 1
+                while os.path.lexists(folder / str(moved)):
+                    moved += 1
+                os.rename(child.path, folder / str(moved))
 
             os.rmdir(entry.path)

@@ -12,11 +12,14 @@ CLONE_NEWIPC = 0x8000000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
-CLONE_NEW = 0x7E020000  # any namespace
+CLONE_NEW = 0x7E020000  # the flags of all namespaces together
 MS_RDONLY = 1
 MS_NOSUID = 2
 MS_NODEV = 4
+MS_NOEXEC = 8
 MS_REMOUNT = 32
+MS_NOATIME = 1024
+MS_NODIRATIME = 2048
 MS_BIND = 4096
 MS_REC = 16384
 MS_PRIVATE = 1 << 18
@@ -59,7 +62,7 @@ def mount(source: str, target: str, kind: str | None = None, flags: int = 0, opt
 
 
 def pivot_root_here() -> None:
-    """The working directory, a mount, becomes the root; what was there is let go of."""
+    """The working directory, which is a mount, becomes the root directory; the old root is unmounted."""
     _call_libc("pivot_root", b".", b".")
     _call_libc("umount2", b".", ctypes.c_int(MNT_DETACH))
 

@@ -1,4 +1,4 @@
-"""User ids that no other process runs as, for root to give to programs."""
+"""User ids without an account or a process, for root to give to programs."""
 
 from __future__ import annotations
 
@@ -8,38 +8,44 @@ import pwd
 import random
 from pathlib import Path
 
-TRIES = 100
+TRIES = 100  # random ranges of ids
 
 
 def spare_users(count: int) -> list[int]:
-    """So many numbers in a row, that may be used here, and that no account, process or group has."""
-    used_ids = _taken_users()
-    first, size = max(_user_ranges(), key=lambda pair: pair[1])
+    """``count`` ids in a row that this user namespace has, and that no account and no process here has. They are drawn
+    at random, so that two processes which ask at the same time hardly get the same."""
+    taken = _taken_users()
+    first, size = max(_user_ranges(), key=lambda first_and_size: first_and_size[1])
     size = min(size, 1 << 31)
-    low, high = first + size // 2, first + size - count - 3  # above accounts, below "nobody" and "unset"
+    low = first + size // 2  # accounts have small ids
+    high = first + size - count - 3  # the last ones are "nobody" and "unset"
     chance = random.SystemRandom()
     for _ in range(TRIES):
         start = chance.randint(low, max(low, high))
         candidates = list(range(start, start + count))
-        if used_ids.isdisjoint(candidates):
+        if taken.isdisjoint(candidates):
             return candidates
     raise OSError("no user number is free")
 
 
 def become_user(user: int) -> None:
-    """For good. Root's capabilities go with it."""
+    """Run this process as another user for good. Root's capabilities go."""
     os.setgroups([])
     os.setresgid(user, user, user)
     os.setresuid(user, user, user)
 
 
 def _user_ranges() -> list[tuple[int, int]]:
-    """First and number of the users that there are in this user namespace."""
+    """The ranges of ids in this user namespace, each as its first id and their number."""
     try:
         lines = Path("/proc/self/uid_map").read_text().splitlines()
     except OSError:
         return [(0, 1 << 16)]
-    return [(int(line.split()[0]), int(line.split()[2])) for line in lines]
+    ranges = []
+    for line in lines:
+        first, _first_outside, count = line.split()
+        ranges.append((int(first), int(count)))
+    return ranges
 
 
 def _taken_users() -> set[int]:
