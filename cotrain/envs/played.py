@@ -14,8 +14,8 @@ from cotrain.core.types import RolloutFn, TaskSource
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.role import as_reward
 
-EARNED = Signal("earned", meaning="sum of the rewards that the environment gives a seat")
-EARNINGS = Metadata[float]("earnings", float, "sum of the rewards that the environment gives a seat")
+SEAT_REWARD = Signal("earned", meaning="sum of the rewards that the environment gives a seat")
+SEAT_REWARD_VALUE = Metadata[float]("earnings", float, "sum of the rewards that the environment gives a seat")
 MOST_SAID = 1_000_000  # characters of one message of an environment
 Compare = Literal["seat", "prompt"]  # with whom a conversation is compared; ``recipes/environment.py`` says how
 
@@ -50,6 +50,6 @@ def pay_seat(spoken: Sequence[tuple[Conversation, Any]]) -> None:
 
 def pay_conversation(chat: Conversation, reward: Any) -> None:
     """Give a conversation its reward; one that is no usable number fails it, and is noted as 0."""
-    chat.reward(EARNED, reward)
+    chat.reward(SEAT_REWARD, reward)
     for turn in chat.turns:
-        turn.add_metadata(EARNINGS, as_reward(reward) or 0.0)
+        turn.add_metadata(SEAT_REWARD_VALUE, as_reward(reward) or 0.0)

@@ -15,7 +15,7 @@ from cotrain.core.types import Sampling
 from cotrain.data.files import split_of
 from cotrain.data.sources import from_description, task_source
 from cotrain.envs.openenv.tasks import OpenEnvEpisodes
-from cotrain.envs.played import EARNED
+from cotrain.envs.played import SEAT_REWARD
 from cotrain.recipes.environment import environment
 from cotrain.recipes.grpo import grpo
 from cotrain.rollout.role import Role
@@ -241,7 +241,7 @@ def call(name, **arguments):
 
 def earned(episode):
     assert episode.failure is None
-    return {reward.value for trace in episode.traces for reward in trace.rewards if reward.name == EARNED.name}
+    return {reward.value for trace in episode.traces for reward in trace.rewards if reward.name == SEAT_REWARD.name}
 
 
 def test_an_agent_answers_until_the_environment_is_done(classes):

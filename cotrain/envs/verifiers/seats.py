@@ -20,7 +20,7 @@ from cotrain.core.errors import ConfigError, TooLong
 from cotrain.core.notes import PROBLEM
 from cotrain.core.signals import gives
 from cotrain.core.types import NoGrader, RolloutFn, Task
-from cotrain.envs.played import EARNED, MOST_SAID, Compare, pay_conversation, pay_seat
+from cotrain.envs.played import MOST_SAID, SEAT_REWARD, Compare, pay_conversation, pay_seat
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.runner import Roles
 
@@ -205,7 +205,7 @@ def make_environment_protocol(environment: Any, seats: tuple[str, ...], turns: i
     import verifiers.v1 as vf
     from verifiers.v1.episode import EnvInfo
 
-    @gives(*(EARNED.to(seat) for seat in seats))
+    @gives(*(SEAT_REWARD.to(seat) for seat in seats))
     async def play_environment(task: Task, roles: Roles) -> None:
         assert isinstance(task.grader, EnvironmentTask)
         row = task.grader.task
