@@ -20,7 +20,7 @@ from cotrain.core.errors import ConfigError, TooLong
 from cotrain.core.notes import PROBLEM
 from cotrain.core.signals import gives
 from cotrain.core.types import NoGrader, RolloutFn, Task
-from cotrain.envs.played import MOST_SAID, SEAT_REWARD, Compare, pay_conversation, pay_seat
+from cotrain.envs.played import MAX_MESSAGE, SEAT_REWARD, Compare, pay_conversation, pay_seat
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.runner import Roles
 
@@ -93,9 +93,9 @@ class Interaction:
         from verifiers.v1.agent import Segment
 
         prompt = self._task.data.prompt_text if message is None else message_text(message)
-        if len(prompt) > MOST_SAID:
+        if len(prompt) > MAX_MESSAGE:
             raise TooLong(
-                f"the environment says {len(prompt)} characters at once; at most {MOST_SAID} are read",
+                f"the environment says {len(prompt)} characters at once; at most {MAX_MESSAGE} are read",
                 code="E_ENVIRONMENT_SAYS_TOO_MUCH",
             )
         if self._over or self.trace.num_turns >= self._seat.turns:
