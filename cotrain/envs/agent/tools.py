@@ -25,9 +25,7 @@ class ToolMessages:
 
     def __init__(self) -> None:
         self._renderers: dict[str, tuple[ToolRenderer, Syntax]] = {}  # model and tools, as JSON → what renders them
-        self._sampled: dict[
-            str, tuple[CallingMessage, str]
-        ] = {}  # id of the first call → message, sampled text
+        self._sampled: dict[str, tuple[CallingMessage, str]] = {}  # id of the first call → message, sampled text
         self._outcomes: dict[str, list[str]] = {}  # id of a training sequence → outcomes of its calls
 
     def prepare_request(
