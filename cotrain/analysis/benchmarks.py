@@ -74,6 +74,7 @@ from cotrain.rollout.runner import JointProgress, Roles, RolloutRunner
 from cotrain.rollout.token_calls import tool_name, with_tool
 from cotrain.rollout.tournament import RATING, hold_tournament
 from cotrain.runs import opening
+from cotrain.runs.check_tools import check_tools
 from cotrain.runs.choose_formats import (
     AUTO,
     DEFAULT_FORMAT,
@@ -143,6 +144,7 @@ def evaluate_suites(
     recipe = opening.recipe_of(directory, judging=judging)
     if options.tool is not None:
         recipe = replace(recipe, roles=with_tool(recipe.roles, options.tool))
+        check_tools(recipe)
     grader = AnswerGrader()
     items = _read_items(paths, options, grader, say)
     options = _with_role_names(recipe, options)

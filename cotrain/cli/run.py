@@ -89,6 +89,10 @@ def run(argv: Sequence[str]) -> int:
     check_async_steps(recipe, parsed.async_steps)
     elsewhere = _planned_elsewhere(parsed)
     backend = backend_of(parsed)
+    if backend is None and not elsewhere:
+        from cotrain.runs.check_tools import check_tools
+
+        check_tools(recipe)
     device = "cuda" if elsewhere else device_of(parsed.device, here=parsed.backend == "local")
     command.fill_in(base_recipe)
     notes: list[str] = []

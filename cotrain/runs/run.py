@@ -37,6 +37,7 @@ from cotrain.metrics.clusters import counts_json, paired_changes
 from cotrain.metrics.steps import flops_of
 from cotrain.rollout.runner import BatchProgress
 from cotrain.runs import manifest
+from cotrain.runs.check_tools import check_tools
 from cotrain.runs.code_record import check_code_unchanged, code_json, record_changed_code, trust_code_of
 from cotrain.runs.directory import (
     AFTER_PROBLEMS,
@@ -144,6 +145,8 @@ def start_run(
     )
     check_problems(recipe)  # raises for a split without problems
     check_due(recipe)  # raises for an objective that could not be learned
+    if isinstance(backend, LocalBackend):  # else its models may lie on another machine
+        check_tools(recipe)
     with RunDirectory.begin(out) as directory:
         trainer = CoTrainer(recipe, backend=backend, wrap_engine=wrap_engine, async_steps=async_steps)
         _check_dataset_replies(trainer)

@@ -15,6 +15,7 @@ from cotrain.config.recipe import Recipe, check_due, check_problems
 from cotrain.config.registry import find_recipe, make_recipe
 from cotrain.core.errors import ConfigError, UserError
 from cotrain.reports.compare_words import slug_of
+from cotrain.runs.check_tools import check_tools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +118,7 @@ def recipe_of_arm(arm: Arm, source: Mapping[str, Any], overrides: Sequence[str],
     try:
         recipe = override(make_recipe(arm.target, {**arm.arguments, **source}), [*overrides, *arm.overrides])
         check_problems(recipe)
+        check_tools(recipe)
         if not begun:
             has_warmup = "warmup" in find_recipe(arm.target).taken
             warmup_flag = f"{arm.target}:warmup=" if has_warmup else ""
