@@ -198,7 +198,10 @@ def with_labels(targets: TaskSource, labelled: str, seed: int) -> TaskSource:
         from cotrain.data.sources import problem_source
 
         file = spec.lower().endswith(DATA_ENDINGS)
-        easier = problem_source("jsonl" if file else spec, spec if file else None)
+        try:
+            easier = problem_source("jsonl" if file else spec, spec if file else None)
+        except UnknownName as error:
+            raise UnknownName("source of labels", spec, ["answers", *error.known], code=error.code) from error
         return PartlyLabelled(targets=targets, easier=easier, seed=seed)
 
     train_size = targets.size("train")

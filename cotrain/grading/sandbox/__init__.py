@@ -16,10 +16,10 @@ sandbox, the answer. Every kind has the same methods:
 ::
 
     enter()            in the server, once
-    split()            in the server, before the two forks
-    guard(keep)        in the examiner: gives up what it needs no more; these descriptors stay
+    prepare_forks()    in the server, before the two forks
+    confine_examiner(keep)   in the examiner: gives up what it needs no more; these descriptors stay
     shut_in(channel)   in the answer's process: gives up all but its channel
-    end(examiner, answer)   in the server: kills both and all that they started, however fast that forks
+    kill_processes(examiner, answer)   in the server: kills both and all that they started, however fast that forks
     folder             where the program works, if that has to be watched; else None
     process_table      /proc, or its descriptor
 """

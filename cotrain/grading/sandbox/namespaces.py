@@ -84,9 +84,7 @@ class Namespaces:
         limits.close_all_but(*keep)
         limits.limit_examiner(self._memory)
         become_user(self._users[0]) if self._root else system.drop_capabilities()
-        system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
-        system.prctl(system.PR_SET_DUMPABLE, 0)
-        system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
+        system.protect_examiner()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Python's own handler would let this signal in
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # orphans come here
 

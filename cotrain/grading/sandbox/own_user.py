@@ -59,9 +59,7 @@ class OwnUser:
         limits.close_all_but(*keep)
         limits.limit_examiner(self._memory)
         become_user(self._examiner)
-        system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
-        system.prctl(system.PR_SET_DUMPABLE, 0)
-        system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
+        system.protect_examiner()
 
     def kill_processes(self, examiner: int, answer: int) -> None:
         for pid in (examiner, answer):
