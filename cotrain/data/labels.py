@@ -194,7 +194,7 @@ def with_labels(targets: TaskSource, labelled: str, seed: int) -> TaskSource:
             )
         return PartlyLabelled(targets=targets, count=int(number), seed=seed, on_test=True)
     if not re.fullmatch(r"-?[\d.]+%?", spec):
-        from cotrain.data.columns import DATA_ENDINGS
+        from cotrain.data.row_files import DATA_ENDINGS
         from cotrain.data.sources import problem_source
 
         file = spec.lower().endswith(DATA_ENDINGS)

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from cotrain.core.errors import DataError, RowError, UserError
 from cotrain.core.types import TaskSource
-from cotrain.data.columns import Line, Row, format_of, lines_of, object_of, plain_name, row_of
+from cotrain.data.columns import Row, plain_name, row_of
+from cotrain.data.row_files import RawRow, format_of, lines_of, object_of
 
 SHOWN = 10_000
 
@@ -115,13 +116,13 @@ def read_rows(path: Path, reader: RowReader, aside: Quarantine | None = None) ->
     return parse_rows(lines, reader.read, aside)
 
 
-def numbered_lines(path: Path) -> Iterator[tuple[str, Line]]:
+def numbered_lines(path: Path) -> Iterator[tuple[str, RawRow]]:
     """The lines of a file, each with where it is. Raises DataError, see ``lines_of``."""
     return ((f"{path}, row {number}", line) for number, line in lines_of(path))
 
 
 def parse_rows(
-    lines: Iterable[tuple[str, Line]], read: Callable[[dict[str, Any], str], T], aside: Quarantine | None = None
+    lines: Iterable[tuple[str, RawRow]], read: Callable[[dict[str, Any], str], T], aside: Quarantine | None = None
 ) -> list[T]:
     """Return ``read(object, where)`` of each line. Raises DataError for the first line that it refuses, or sets the
     line ``aside``; a RowError where other rows can be read, so that setting it aside would help."""
@@ -142,7 +143,7 @@ def parse_rows(
     return results
 
 
-def _can_read_any(lines: Iterator[tuple[str, Line]], read: Callable[[dict[str, Any], str], Any]) -> bool:
+def _can_read_any(lines: Iterator[tuple[str, RawRow]], read: Callable[[dict[str, Any], str], Any]) -> bool:
     """Whether one of these lines is a row."""
     try:
         for where, line in lines:
@@ -154,7 +155,7 @@ def _can_read_any(lines: Iterator[tuple[str, Line]], read: Callable[[dict[str, A
     return False
 
 
-def _row_text(line: Line) -> str:
+def _row_text(line: RawRow) -> str:
     if isinstance(line, bytes):
         return line[: 4 * SHOWN].decode("utf-8", "backslashreplace")[:SHOWN]
     return json.dumps(line, default=str)[:SHOWN]

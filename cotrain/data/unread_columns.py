@@ -1,4 +1,4 @@
-"""Columns of a row besides its question and its answer: none of them is passed over in silence.
+"""Columns of a row besides its question and its answer. None of them is passed over in silence.
 
 ::
 
@@ -80,11 +80,21 @@ def system_text(row: Mapping[str, Any], where: str) -> str:
 
 
 def check_lost_parts(
-    row: Mapping[str, Any], read: Collection[str], where: str, *, whole: bool = False, flag: bool = False
+    row: Mapping[str, Any],
+    read: Collection[str],
+    where: str,
+    *,
+    is_conversation: bool = False,
+    can_name_columns: bool = False,
 ) -> None:
     """Raise DataError for a column that belongs to the question and is not among those ``read``, of which the first
-    holds the question. ``whole``: that is a conversation which says all of it, so that only what no message can hold
-    may be missing: tools, images, sounds. ``flag``: the column of the question can be named on the command line."""
+    holds the question.
+
+    Args:
+        is_conversation: the question is a conversation, which says all but what no message can hold: tools, images,
+            sounds.
+        can_name_columns: the command has ``--question-column``.
+    """
     for name in unread_columns(row, read):
         spelled = plain_spelling(name)
         if _NEVER_TEXT.fullmatch(spelled):
@@ -93,10 +103,10 @@ def check_lost_parts(
                 "the column where it says nothing",
                 code="E_COLUMN_NOT_ASKED",
             )
-        if whole:
+        if is_conversation:
             continue
         if _PART.fullmatch(spelled) or _is_lettered_choice(row, name):
-            advice = _advice(row, name, next(iter(read), "question"), flag)
+            advice = _advice(row, name, next(iter(read), "question"), can_name_columns)
             raise DataError(
                 f"{where}, field {name!r}: the question may need it, and it is not asked; {advice}",
                 code="E_COLUMN_NOT_ASKED",
@@ -107,9 +117,9 @@ def _is_lettered_choice(row: Mapping[str, Any], name: str) -> bool:
     return name in LETTERS and all(letter in row for letter in LETTERS)
 
 
-def _advice(row: Mapping[str, Any], name: str, question: str, flag: bool) -> str:
+def _advice(row: Mapping[str, Any], name: str, question: str, can_name_columns: bool) -> str:
     """Advise what to do about a part of the question that is not read."""
-    if not flag:
+    if not can_name_columns:
         return f"write it into {question!r}, or leave out the column where it says nothing"
     alone = f"or say that {question!r} is all with --question-column {question!r}"
     if isinstance(row[name], str) and not _is_lettered_choice(row, name):

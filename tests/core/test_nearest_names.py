@@ -4,7 +4,7 @@ help."""
 import pytest
 
 from cotrain.core.errors import UnknownName, current_name, nearest_file, nearest_name
-from cotrain.data.columns import lines_of
+from cotrain.data.row_files import lines_of
 from tests.sentences import command_refuses, refuses
 
 FLAGS = (
