@@ -38,7 +38,7 @@ def serve(words: Sequence[str]) -> int:
         args.directory,
         host=args.host,
         port=args.port,
-        hosts=args.allow_host,
+        allowed_hosts=args.allow_host,
         device=device_of(args.device),
         record=args.record,
     )
