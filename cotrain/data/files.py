@@ -33,8 +33,9 @@ from cotrain.core.verbosity import count_of
 from cotrain.data.columns import SCHEMAS, Row, schema_of, with_system_text
 from cotrain.data.few_problems import FEW_QUESTIONS
 from cotrain.data.hub import hub_rows, is_hub_name
-from cotrain.data.malformed_rows import Quarantine, RowReader, parse_rows, read_rows, row_reader
+from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.question_text import normal_question
+from cotrain.data.read_rows import RowReader, parse_rows, read_rows, row_reader
 from cotrain.data.row_files import files_by_split, files_in, has_rows, split_named_by
 from cotrain.data.unread_columns import columns_note, count_columns
 from cotrain.grading.pool import DEADLINE_S, WORKERS, AnswerGrader

@@ -36,8 +36,9 @@ from cotrain.core.errors import ConfigError, DataError, RowError, nearest_name
 from cotrain.core.types import Grade, StepVerdicts, Task
 from cotrain.data.columns import SPEAKERS, Row
 from cotrain.data.files import JsonlTasks
-from cotrain.data.malformed_rows import SHOWN, RefusedRow, RowReader
+from cotrain.data.malformed_rows import SHOWN, RefusedRow
 from cotrain.data.marks import check_message_marks, check_row_marks
+from cotrain.data.read_rows import RowReader
 from cotrain.data.row_files import kind_of, text_of, whole_text
 from cotrain.data.unread_columns import (
     check_lost_parts,

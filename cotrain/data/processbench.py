@@ -15,7 +15,8 @@ from typing import Any
 from cotrain.core.errors import DataError
 from cotrain.core.input_files import absolute_path
 from cotrain.data.hub import hub_rows, is_hub_name
-from cotrain.data.malformed_rows import Quarantine, numbered_lines, parse_rows
+from cotrain.data.malformed_rows import Quarantine
+from cotrain.data.read_rows import numbered_lines, parse_rows
 from cotrain.data.row_files import RawRow, files_in, kind_of, split_named_by, text_of
 from cotrain.data.unread_columns import check_lost_parts, unread_columns
 

@@ -44,8 +44,9 @@ from cotrain.core.types import Grade, Task
 from cotrain.data.columns import with_system_text
 from cotrain.data.files import SPLITS, arrange_splits, split_of
 from cotrain.data.hub import hub_rows, is_hub_name
-from cotrain.data.malformed_rows import Quarantine, numbered_lines, parse_rows
+from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.program_tests import paper_of
+from cotrain.data.read_rows import numbered_lines, parse_rows
 from cotrain.data.row_files import RawRow, files_by_split, kind_of, text_of
 from cotrain.data.unread_columns import (
     check_lost_parts,

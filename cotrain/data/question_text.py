@@ -8,8 +8,6 @@ from __future__ import annotations
 import unicodedata
 from functools import lru_cache
 
-from cotrain.data.unread_columns import is_word_character
-
 # Unicode also writes a sign as a form of another, such as a wide A or the ligature fi. These forms change what is said,
 # as x² is not x2, and stay; all others become the plain sign.
 MEANINGFUL_FORMS = ("<super>", "<sub>", "<fraction>", "<circle>", "<square>", "<vertical>")
@@ -44,6 +42,12 @@ def normal_question(question: str) -> str:
     apart."""
     folded = " ".join(plain_unicode(question).split()).casefold()
     return folded if folded.isascii() else unicodedata.normalize("NFC", folded)
+
+
+def is_word_character(char: str) -> bool:
+    """Whether a character belongs to a word: a letter, a digit, or a mark that is written on a letter and has no form
+    together with it, as the vowel signs of Hindi and Tamil."""
+    return char.isalnum() or unicodedata.category(char) in ("Mn", "Mc")
 
 
 def words_in(text: str) -> tuple[str, ...]:

@@ -13,9 +13,10 @@ from cotrain.data import prmbench, processbench, programs
 from cotrain.data.columns import SCHEMAS
 from cotrain.data.files import read_splits, task_of
 from cotrain.data.hub import is_hub_name
-from cotrain.data.malformed_rows import Quarantine, read_rows, row_reader
+from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.processbench import FixedSolution
 from cotrain.data.programs import KINDS as PROGRAMS
+from cotrain.data.read_rows import read_rows, row_reader
 from cotrain.data.row_files import DATA_ENDINGS, files_by_split
 from cotrain.data.unread_columns import columns_note, count_columns
 from cotrain.grading.pool import AnswerGrader

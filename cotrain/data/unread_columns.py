@@ -14,12 +14,12 @@ and an image. A column without a value (null, a blank text, an empty list) is as
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from cotrain.core.errors import DataError
+from cotrain.data.question_text import is_word_character
 
 SYSTEM = ("system", "systemprompt", "systemmessage")
 LETTERS = ("A", "B", "C")  # columns of choices, as in C-Eval
@@ -29,12 +29,6 @@ _PART = re.compile(
     r"(?:(?:answer)?(?:choice|option)|context|passage|paragraph|article|document|background|story|premise|table|body"
     rf"|figure|diagram|instruction|input|history)s?{_NUMBER}(?:text|list)?"
 )
-
-
-def is_word_character(char: str) -> bool:
-    """Whether a character belongs to a word: a letter, a digit, or a mark that is written on a letter and has no form
-    together with it, as the vowel signs of Hindi and Tamil."""
-    return char.isalnum() or unicodedata.category(char) in ("Mn", "Mc")
 
 
 def plain_spelling(name: str) -> str:

@@ -29,9 +29,10 @@ from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.input_files import MOST_ROW, lines_of_file
 from cotrain.core.seeding import rng_of
 from cotrain.data.columns import SPEAKERS
-from cotrain.data.malformed_rows import Quarantine, numbered_lines, parse_rows
+from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.marks import check_message_marks, check_row_marks
 from cotrain.data.preferences import REPLIES, read_chat
+from cotrain.data.read_rows import numbered_lines, parse_rows
 from cotrain.data.row_files import BYTE_ORDER_MARK, whole_text
 from cotrain.data.unread_columns import (
     check_lost_parts,

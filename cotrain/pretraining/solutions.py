@@ -32,8 +32,9 @@ from cotrain.core.types import Episode, Task
 from cotrain.core.verbosity import ProgressPrinter, count_of
 from cotrain.data.columns import ANY, SPEAKERS, Row, field_of, row_of, system_of, with_system_text, without_calculator
 from cotrain.data.files import task_of
-from cotrain.data.malformed_rows import Quarantine, numbered_lines, parse_rows
+from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.marks import check_message_marks, check_row_marks
+from cotrain.data.read_rows import numbered_lines, parse_rows
 from cotrain.data.unread_columns import (
     check_lost_parts,
     columns_note,

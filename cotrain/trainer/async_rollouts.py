@@ -39,7 +39,7 @@ from cotrain.config.recipe import Recipe, cap_path
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Completion, Episode, State, Trace, take_fields
 from cotrain.inference.contract import ContextLimitedEngine, Engine, HoldingEngine, Request
-from cotrain.storage.ledger import episode_from_json, episode_to_json
+from cotrain.storage.episode_json import episode_from_json, episode_to_json
 from cotrain.trainer.failures import Interrupted, NotFinite
 from cotrain.trainer.flops import StageClock
 from cotrain.trainer.overlapped_rollout import HeldRollout
