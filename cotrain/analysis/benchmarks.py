@@ -45,11 +45,11 @@ from cotrain.core.types import (
 )
 from cotrain.core.verbosity import ProgressPrinter, count_of, json_text, print_lines, print_progress
 from cotrain.data import programs
-from cotrain.data.columns import normal_question
 from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.processbench import FixedSolution
 from cotrain.data.programs import KINDS as PROGRAMS
 from cotrain.data.programs import ProgramGrader
+from cotrain.data.question_text import normal_question
 from cotrain.data.suite_files import JUDGED, draw_items, draw_tasks, load_suite, suite_data
 from cotrain.formats.answers import final_answer
 from cotrain.formats.solutions import UNFINISHED, parse_solution

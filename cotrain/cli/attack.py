@@ -26,10 +26,12 @@ def attack(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain attack", description=attack.__doc__)
     parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
     add_count(parser, "--problems", "number of problems that are solved (default: 128)", default=128)
-    add_count(parser, "--each", "solutions a string (default: 1)", default=1)
-    add_count(parser, "--seed", "other strings (default: 0)", least=0, default=0)
-    parser.add_argument("--fixed", action="store_true", help="wrong solutions of the generator as it began")
-    parser.add_argument("--start", action="store_true", help="the models as the run began; into attack-start.json")
+    add_count(parser, "--each", "solutions for each string (default: 1)", default=1)
+    add_count(parser, "--seed", "random seed of the strings (default: 0)", least=0, default=0)
+    parser.add_argument("--fixed", action="store_true", help="take wrong solutions of the generator as it began")
+    parser.add_argument(
+        "--start", action="store_true", help="attack the models as the run began; writes attack-start.json"
+    )
     parser.add_argument("--out", metavar="DIR", help="where attack.json goes (default: the run; of a model evals/NAME)")
     arguments = _parse_arguments(parser, argv)
     refuse_missing(arguments.directory)
@@ -61,16 +63,22 @@ def xplay(argv: Sequence[str]) -> int:
     """Let generators and verifiers of different steps, and of different runs, play against each other."""
     parser = Parser(prog="cotrain xplay", description=xplay.__doc__)
     parser.add_argument("directories", metavar="DIR", nargs="+", help="a run, or several on the same problems")
-    add_count(parser, "--every", "steps between those that play", default=25)
-    add_count(parser, "--problems", "held-out ones (default: 64)", default=64)
-    add_count(parser, "--samples", "solutions of each (default: 4)", default=4)
+    add_count(parser, "--every", "steps between checkpoints that play", default=25)
+    add_count(parser, "--problems", "number of held-out problems (default: 64)", default=64)
+    add_count(parser, "--samples", "solutions of each problem (default: 4)", default=4)
     parser.add_argument("--on-rollouts", action="store_true", help="stored verifiers review the run's own rollouts")
-    add_count(parser, "--rollouts", "of each step, then (default: 128)", default=128)
+    add_count(parser, "--rollouts", "with --on-rollouts: rollouts of each step (default: 128)", default=128)
     parser.add_argument(
-        "--reference", nargs="+", default=[], metavar="MODEL", help="judges from outside, which review the same, then"
+        "--reference",
+        nargs="+",
+        default=[],
+        metavar="MODEL",
+        help="with --on-rollouts: models from outside that review the same",
     )
-    parser.add_argument("--seats", nargs=2, metavar="ROLE", help="players of a game meet: who plays which two roles")
-    parser.add_argument("--signal", default="won", metavar="NAME", help="what they play for, then (default: won)")
+    parser.add_argument("--seats", nargs=2, metavar="ROLE", help="two roles of a game, whose players meet")
+    parser.add_argument(
+        "--signal", default="won", metavar="NAME", help="with --seats: signal that they play for (default: won)"
+    )
     parser.add_argument("--out", metavar="DIR", help="where xplay.json goes (default: the first run)")
     arguments = _parse_arguments(parser, argv)
     if arguments.seats and arguments.on_rollouts:
@@ -138,7 +146,7 @@ def xplay(argv: Sequence[str]) -> int:
 
 def _parse_arguments(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
     """The arguments, with the flags that both commands have."""
-    parser.add_argument("--role", default="verifier", metavar="NAME", help="who judges (default: verifier)")
+    parser.add_argument("--role", default="verifier", metavar="NAME", help="role that judges (default: verifier)")
     parser.add_argument("--split", default="test", help="test, validation, ood_length … (default: test)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_device_flag(parser)

@@ -100,14 +100,18 @@ def _audit_parser() -> Parser:
     truth.add_argument("--answer-column", metavar="NAME", help="the column of answers in --references")
     truth.add_argument("--answer-format", metavar="FORMAT", help="format of answers: tags, boxed, hash, phrase …")
     truth.add_argument("--no-grade", action="store_true", help="do not compare with reference answers")
-    truth.add_argument("--truth-by", metavar="FILE.py:FUNCTION", help="asked of every prompt, response and reference")
+    truth.add_argument(
+        "--truth-by",
+        metavar="FILE.py:FUNCTION",
+        help="function that says of every prompt, response and reference whether it is right",
+    )
     labels = parser.add_argument_group("labels, where nobody knows the truth")
     labels.add_argument(
         "--width", type=real_number(above=0.0), metavar="W", help="width of the interval that is wanted, as 0.1"
     )
-    add_count(labels, "--label", "so many answers, in place of a width")
-    labels.add_argument("--to-label", metavar="FILE", help="write there which answers to label")
-    labels.add_argument("--labels", metavar="FILE", help="a file of labels; or FILE.py:FUNCTION, asked of a sample")
+    add_count(labels, "--label", "number of answers to label, in place of a width")
+    labels.add_argument("--to-label", metavar="FILE", help="write the answers to label to this file")
+    labels.add_argument("--labels", metavar="FILE", help="a file of labels; or FILE.py:FUNCTION, which labels a sample")
     parser.add_argument("--out", metavar="DIR", help="keep the rollouts as a run, for `view`, `why` and `diff`")
     add_json_flag(parser)
     return parser

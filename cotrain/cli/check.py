@@ -35,8 +35,8 @@ def check(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--labelled",
         metavar="WHICH",
-        help="as of cotrain run: rows may have no answer, where those that have one are the labelled ones (answers) or "
-        "another file holds them",
+        help="as `cotrain run` takes it: rows may have no answer, where those that have one are the labelled ones "
+        "(answers) or another file holds them",
     )
     parser.add_argument("--quarantine", metavar="FILE", help="write the malformed rows there, each with its reason")
     parser.add_argument(

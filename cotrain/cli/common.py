@@ -8,7 +8,7 @@ import sys
 import warnings
 from typing import Any
 
-from cotrain.cli.flags import add_count, text_of_file
+from cotrain.cli.flags import add_count, one_of, text_of_file
 from cotrain.core.errors import ConfigError
 from cotrain.core.threads import choose_threads
 from cotrain.core.verbosity import print_aside, print_note, print_progress, shows_all
@@ -50,7 +50,7 @@ def set_threads(count: int | None) -> None:
 
 
 def add_column_flags(parser: argparse._ActionsContainer) -> None:
-    usual = "of --data with the {0} (default: the one whose name is usual, such as {1})"
+    usual = "column of --data that has the {0} (default: the one whose name is usual, such as {1})"
     parser.add_argument("--question-column", metavar="NAME", help=usual.format("question", "prompt"))
     parser.add_argument("--answer-column", metavar="NAME", help=usual.format("answer", "solution"))
 
@@ -85,7 +85,10 @@ def device_of(name: str, *, here: bool = True) -> str:
 
 def add_backend_flags(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
-        "--backend", default="local", choices=("local", "ray"), help="this process, or others by Ray (default: local)"
+        "--backend",
+        **one_of("backend", "local", "ray"),
+        default="local",
+        help="this process, or others by Ray (default: local)",
     )
     parser.add_argument(
         "--cluster",
@@ -94,9 +97,10 @@ def add_backend_flags(parser: argparse._ActionsContainer) -> None:
     )
     parser.add_argument(
         "--engine",
+        **one_of("engine", "local", "vllm"),
         default="local",
-        choices=("local", "vllm"),
-        help="with --backend ray: who samples; vLLM runs in the Python that --cluster names (default: local)",
+        help="with --backend ray: the engine that samples; vLLM runs in the Python that --cluster names (default: "
+        "local)",
     )
     add_count(parser, "--world", "with --backend ray: ranks that hold the learners in shards (default: 1)")
 
@@ -106,7 +110,7 @@ def add_async_steps_flag(parser: argparse._ActionsContainer, default: int | None
     add_count(
         parser,
         "--async-steps",
-        f"step t + K is played beside the update of step t, by the weights before it (default: {usual})",
+        f"step t + K is sampled beside the update of step t, with the weights before it (default: {usual})",
         least=0,
         default=default,
         metavar="K",
@@ -197,8 +201,8 @@ def add_tool_flag(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--tool",
         metavar="NAME",
-        help="answers what a nanochat model writes between <|python_start|> and <|python_end|>: calculator, or "
-        "my_file.py:function (default: as the run has it)",
+        help="tool that answers what a nanochat model writes between <|python_start|> and <|python_end|>: calculator, "
+        "or my_file.py:function (default: as the run has it)",
     )
 
 

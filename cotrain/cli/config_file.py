@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cotrain.cli.flags import RENAMED, Parser, SwitchOrText
+from cotrain.cli.flags import Parser, SwitchOrText
 from cotrain.core.errors import ConfigError, DataError, nearest_name
 
 RECIPE = "recipe"
@@ -56,8 +56,7 @@ def config_words(path: str, keys: Mapping[str, Any], parser: Parser) -> list[str
             continue
         if action is None:
             names = [name.replace("_", "-") for name in (*actions, RECIPE)]
-            now = RENAMED.get(key.replace("_", "-"))
-            near = now if now in names else nearest_name(key, names)
+            near = nearest_name(key, names)
             raise ConfigError(
                 f"{where} is no flag" + (f"; did you mean {near!r}?" if near else ""), code="E_CONFIG_FILE_FLAG"
             )

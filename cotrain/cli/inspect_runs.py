@@ -23,7 +23,7 @@ from cotrain.cli.common import (
     say,
     set_threads,
 )
-from cotrain.cli.flags import Parser, add_count, add_trust_flag, real_number
+from cotrain.cli.flags import Parser, add_count, add_trust_flag, one_of, real_number
 from cotrain.core.errors import ConfigError
 from cotrain.core.verbosity import print_lines, tell_result
 from cotrain.reports.summary import figure_text
@@ -217,36 +217,39 @@ def _eval_parser() -> Parser:
     )
     parser.add_argument("directory", metavar="DIR", help="a run, or with --suite a model: a directory or a Hub name")
     parser.add_argument("--split", help="test, validation, ood_length, ood_template … (default: test)")
-    add_count(parser, "--problems", "how many (default: as the recipe says, or all)")
+    add_count(parser, "--problems", "number of held-out problems (default: as the recipe says, or all)")
     add_device_flag(parser)
     add_threads_flag(parser)
     add_answer_flags(parser)
     add_tool_flag(parser)
     add_trust_flag(parser)
     parser.add_argument(
-        "--suite", metavar="A,B", help="benchmarks instead of a split: gsm8k,math500,processbench …; core"
+        "--suite", metavar="A,B", help="benchmarks instead of a split: gsm8k,math500,processbench … or core"
     )
     parser.add_argument("--data", nargs="+", default=[], metavar="PATH", help="files of suites: PATH or NAME=PATH each")
     add_count(
         parser,
         "--samples",
-        "of avg@K, pass@K, maj@K, best@K … (default: 8); of a run: of each problem, with pass@1, 2, 4, … K",
+        "samples of each problem, for avg@K, pass@K, maj@K, best@K … (default: 8); without --suite for pass@1, 2, "
+        "4, … K",
         least=0,
         metavar="K",
     )
-    add_count(parser, "--step", "after so many steps; 0: the start (default: the end)", least=0)
-    add_count(parser, "--reviews", "of each solution, by the verifier (default: 1)")
-    add_count(parser, "--max-tokens", "of an answer (default: as the role has it)")
+    add_count(parser, "--step", "measure the checkpoint after N steps; 0: the start (default: the end)", least=0)
+    add_count(parser, "--reviews", "reviews of each solution by the verifier (default: 1)")
+    add_count(parser, "--max-tokens", "tokens of an answer, at most (default: as the role has it)")
     parser.add_argument(
         "--temperature",
         type=real_number(0.0),
         metavar="X",
         help="temperature of samples and of reviews (default: as roles have it)",
     )
-    add_count(parser, "--shots", "of --suite core: solved rows before each (default: 0)", least=0)
-    parser.add_argument("--solver", metavar="ROLE", help="who answers (default: solver)")
-    parser.add_argument("--verifier", metavar="ROLE", help="who judges (default: verifier)")
-    parser.add_argument("--comparer", metavar="ROLE", help="who judges pairs, in a tournament (default: comparer)")
+    add_count(parser, "--shots", "with --suite core: solved rows before each row (default: 0)", least=0)
+    parser.add_argument("--solver", metavar="ROLE", help="role that answers (default: solver)")
+    parser.add_argument("--verifier", metavar="ROLE", help="role that judges (default: verifier)")
+    parser.add_argument(
+        "--comparer", metavar="ROLE", help="role that judges pairs, in a tournament (default: comparer)"
+    )
     parser.add_argument("--out", metavar="DIR", help="where scores go (default: the run; of a model evals/NAME)")
     parser.add_argument("--lenient", action="store_true", help="leave out malformed rows of --data")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -271,7 +274,9 @@ def chat(argv: Sequence[str]) -> int:
     parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
     add_answer_flags(parser, "as the run has it, of a model phrase")
     add_tool_flag(parser)
-    parser.add_argument("--temperature", type=real_number(0.0), default=0.0, metavar="X", help="0: the likeliest words")
+    parser.add_argument(
+        "--temperature", type=real_number(0.0), default=0.0, metavar="X", help="temperature; 0: the likeliest words"
+    )
     parser.add_argument("--once", metavar="PROBLEM", help="answer this one problem and leave")
     add_device_flag(parser)
     add_threads_flag(parser)
@@ -299,10 +304,10 @@ def export(argv: Sequence[str]) -> int:
     parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
     parser.add_argument("--role", required=True, help="a role or a policy: solver, generator, policy/start …")
     parser.add_argument("--out", required=True, metavar="MODEL", help="a new directory")
-    parser.add_argument("--merged", action="store_true", help="an adapter within its base, as one plain model")
+    parser.add_argument("--merged", action="store_true", help="write an adapter within its base, as one plain model")
     parser.add_argument(
         "--to",
-        choices=["transformers", "nanochat"],
+        **one_of("format", "transformers", "nanochat"),
         default="transformers",
         help="nanochat: a nanochat model as its own code reads it, with NANOCHAT_BASE_DIR=MODEL",
     )
@@ -344,7 +349,7 @@ def doctor(argv: Sequence[str]) -> int:
         help="also what each machine of a cluster has, and whether new weights arrive in the engine: local, or a file "
         "as of `cotrain run --backend ray`",
     )
-    parser.add_argument("--model", metavar="MODEL", help="a directory or a name of the Hub that is to be looked at too")
+    parser.add_argument("--model", metavar="MODEL", help="also look at this model: a directory or a name of the Hub")
     add_device_flag(parser)
     add_json_flag(parser)
     arguments = parser.parse_strictly(argv)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotrain.cli.common import add_column_flags, add_device_flag, add_json_flag, add_threads_flag, load_libraries
-from cotrain.cli.flags import Parser, add_count, typed_flags
+from cotrain.cli.flags import Parser, add_count, one_of, typed_flags
 from cotrain.cli.stages import (
     add_lenient_flag,
     add_stage_flags,
@@ -45,8 +45,8 @@ def tokenizer(argv: Sequence[str]) -> int:
     parser.add_argument("--out", required=True, metavar="DIR", help="a new directory")
     parser.add_argument("--data", metavar="FILE", help=TEXT_HELP)
     add_lenient_flag(parser)
-    add_count(parser, "--vocab-size", "tokens", default=640)
-    add_count(parser, "--seed", "of the procedural corpus", least=0, default=0)
+    add_count(parser, "--vocab-size", "tokens of the tokenizer", default=640)
+    add_count(parser, "--seed", "random seed of the procedural corpus", least=0, default=0)
     arguments = parser.parse_strictly(argv)
 
     check_unused(arguments.out)
@@ -139,10 +139,10 @@ def _parse_pretrain(argv: Sequence[str], ranks: Ranks | None) -> Any:
     model = parser.add_argument_group("the model")
     model.add_argument("--model", help="go on from this model")
     model.add_argument("--tokenizer", metavar="DIR", help="tokenizer of a new model (default: one is trained)")
-    model.add_argument("--kind", choices=("llama", "qwen3"), default="llama", help="llama or qwen3")
+    model.add_argument("--kind", **one_of("kind of model", "llama", "qwen3"), default="llama", help="the architecture")
     add_count(model, "--depth", "layers of a new model", default=4)
-    add_count(model, "--width", "of its layers", default=128)
-    add_count(model, "--vocab-size", "of its tokenizer, if one is trained", default=640)
+    add_count(model, "--width", "width of the layers of a new model", default=128)
+    add_count(model, "--vocab-size", "tokens of the tokenizer, if one is trained", default=640)
 
     add_stage_flags(parser, tokens=4_000_000, lr=3e-3)
     arguments = parser.parse_strictly(argv)
@@ -195,8 +195,8 @@ def paraphrase(argv: Sequence[str]) -> int:
     parser.add_argument("--data", required=True, metavar="FILE", help="problems: .jsonl, .json, .csv or .parquet")
     parser.add_argument("--model", required=True, help="the writer: directory or Hub name of a chat model")
     parser.add_argument("--out", required=True, metavar="FILE", help="a new .jsonl file")
-    add_count(parser, "--tries", "of a problem, until one is kept", default=4, metavar="K")
-    add_count(parser, "--seed", "of what is written", least=0, default=0)
+    add_count(parser, "--tries", "tries for each problem, until one is kept", default=4, metavar="K")
+    add_count(parser, "--seed", "random seed of what is written", least=0, default=0)
     add_column_flags(parser)
     add_json_flag(parser)
     add_device_flag(parser)

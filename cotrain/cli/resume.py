@@ -27,7 +27,7 @@ from cotrain.storage.schemas import check_path
 def resume(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain resume", description="Go on where a run was interrupted.")
     parser.add_argument("directory", metavar="DIR", help="a run")
-    add_count(parser, "--steps", "lengthen the run to so many; decays end where they would have ended")
+    add_count(parser, "--steps", "lengthen the run to N steps; decays end where they would have ended")
     parser.add_argument("--model", metavar="NEW", help="where its model was moved to; of several OLD=NEW")
     add_device_flag(parser)
     add_threads_flag(parser, "as the run was begun")
@@ -112,7 +112,7 @@ def _own_ranks(backend: Mapping[str, Any]) -> str:
 def demo(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain demo", description="Co-train a generator and a verifier in three minutes.")
     parser.add_argument("--out", default="runs/demo", metavar="DIR", help="a new directory, or one to go on with")
-    add_count(parser, "--seed", "another demo (default: 0)", least=0)
+    add_count(parser, "--seed", "random seed of the run: another one makes another demo (default: 0)", least=0)
     add_view_flag(parser)
     add_json_flag(parser)
     arguments = parser.parse_strictly(argv)

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from cotrain.cli.common import add_device_flag, add_json_flag, add_threads_flag, device_of, load_libraries, set_threads
-from cotrain.cli.flags import Parser, add_count, real_number
+from cotrain.cli.flags import Parser, add_count, one_of, real_number
 from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.core.verbosity import (
     QUIET_SECONDS,
@@ -54,14 +54,14 @@ def add_stage_flags(parser: Parser, *, tokens: int, lr: float | None, lr_default
     add_count(training, "--length", "tokens of one row", default=512)
     lr_help = f"learning rate{lr_default}"
     training.add_argument("--lr", type=real_number(above=0.0), default=lr, metavar="X", help=lr_help)
-    training.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw", help="adamw or muon")
-    add_count(training, "--seed", "of weights and of the order of the text", least=0, default=0)
+    training.add_argument("--optimizer", **one_of("optimizer", "adamw", "muon"), default="adamw", help="the optimizer")
+    add_count(training, "--seed", "random seed of weights and of the order of the text", least=0, default=0)
 
     machine = parser.add_argument_group("where it is computed")
     add_device_flag(machine)
     add_threads_flag(machine)
     backend_help = "this process, or more by Ray (default: local)"
-    machine.add_argument("--backend", default="local", choices=("local", "ray"), help=backend_help)
+    machine.add_argument("--backend", **one_of("backend", "local", "ray"), default="local", help=backend_help)
     add_count(machine, "--world", "with --backend ray: ranks, each with the whole model and a share of each batch")
 
 

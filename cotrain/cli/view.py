@@ -30,7 +30,11 @@ def view(words: Sequence[str]) -> int:
         "of its screens or rollouts",
     )
     parser.add_argument(
-        "--port", type=whole_number(0, 65535), default=0, metavar="N", help="0: any that is free (default: 0)"
+        "--port",
+        type=whole_number(0, 65535),
+        default=0,
+        metavar="N",
+        help="port to listen on; 0: any that is free (default: 0)",
     )
     parser.add_argument("--open", action="store_true", help="open the browser of this machine")
     args = parser.parse_strictly(words)

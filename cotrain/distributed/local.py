@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from cotrain.algorithms.policy_loss import Bounds
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import ConfigError, UnknownName, nearest_name
 from cotrain.core.seeding import seed_of
 from cotrain.core.types import Trace
 from cotrain.distributed.contract import ProcessStats
@@ -368,7 +368,9 @@ def check_device(name: str, flag: str = "--device") -> None:
         index = 0
 
     if kind not in DEVICE_KINDS:
-        raise ConfigError(f"{flag} {name!r}: expected auto, cpu, cuda, cuda:N or mps", code="E_DEVICE_NAME")
+        near = nearest_name(name, ("auto", *DEVICE_KINDS))
+        hint = f"; did you mean {near!r}?" if near else ""
+        raise ConfigError(f"{flag} {name!r}: expected auto, cpu, cuda, cuda:N or mps{hint}", code="E_DEVICE_NAME")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             f"{flag} {name!r}: torch {torch.__version__} sees no GPU here; use cpu, or see `cotrain doctor`",

@@ -25,9 +25,11 @@ from cotrain.core.seeding import seed_of
 from cotrain.core.shipped import SHIPPED_LANGUAGE_MODELS
 from cotrain.core.types import ParseFailure, Sampling, Task
 from cotrain.core.verbosity import ProgressPrinter
-from cotrain.data.columns import Row, normal_question, row_of
+from cotrain.data.columns import Row, row_of
 from cotrain.data.files import SPLITS, cut_into_splits, task_of
-from cotrain.data.malformed_rows import Quarantine, RefusedRow, numbered_lines, parse_rows
+from cotrain.data.malformed_rows import Quarantine, RefusedRow
+from cotrain.data.question_text import normal_question
+from cotrain.data.read_rows import numbered_lines, parse_rows
 from cotrain.distributed.local import LocalBackend
 from cotrain.grading.pool import AnswerGrader
 from cotrain.pretraining.solutions import CHUNK

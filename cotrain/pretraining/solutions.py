@@ -30,10 +30,11 @@ from cotrain.core.notes import CORRECT, FAILURE
 from cotrain.core.seeding import seed_of
 from cotrain.core.types import Episode, Task
 from cotrain.core.verbosity import ProgressPrinter, count_of
-from cotrain.data.columns import ANY, SPEAKERS, Row, behind_system, field_of, row_of, system_of, without_calculator
+from cotrain.data.columns import ANY, SPEAKERS, Row, field_of, row_of, system_of, with_system_text, without_calculator
 from cotrain.data.files import task_of
-from cotrain.data.malformed_rows import Quarantine, numbered_lines, parse_rows
+from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.marks import check_message_marks, check_row_marks
+from cotrain.data.read_rows import numbered_lines, parse_rows
 from cotrain.data.unread_columns import (
     check_lost_parts,
     columns_note,
@@ -254,7 +255,7 @@ def _solver_conversation(role: Role, problem: str, text: str) -> Item:
 
 def _gold_conversation(row: WorkedRow, role: Role) -> Item:
     """The worked text of a row as this role will be asked for it and read."""
-    problem = behind_system(row.system, row.problem)
+    problem = with_system_text(row.system, row.problem)
     text = _free_solution(row, role) if role.is_free_form else _tagged_solution(row)
     return _solver_conversation(role, problem, text)
 
@@ -348,11 +349,11 @@ def _parse_reply(row: dict[str, Any], where: str) -> WorkedRow:
         read = [column]
     else:
         prompt = "~question" if "instruction" in row else "prompt|question|problem"
-        asked, problem = field_of(row, prompt, where, numbers=False)
-        work = field_of(row, "completion", where, numbers=False)[1]
+        asked, problem = field_of(row, prompt, where, is_answer=False)
+        work = field_of(row, "completion", where, is_answer=False)[1]
         system = system_of(row, asked, where)
         read = [*asked.split("+"), "completion"]
-    check_lost_parts(row, read, where, whole=is_dialogue)
+    check_lost_parts(row, read, where, is_conversation=is_dialogue)
     answer = _answer_in(work)
     if answer is None:
         raise DataError(

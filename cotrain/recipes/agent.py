@@ -217,8 +217,8 @@ def agent(
     run: RunConfig,
     *,
     agent: str | Agent | None = None,  # the program: my_agent.py:function of problem, base_url, api_key
-    command: str | None = None,  # or a command that reads the problem and prints the answer: "python my_agent.py"
-    reward: str | RewardFunction | None = None,  # pays instead of the grader: my_file.py:function of task, answer
+    command: str | None = None,  # command that reads the problem and prints the answer: "python my_agent.py"
+    reward: str | RewardFunction | None = None,  # reward instead of the grader: my_file.py:function of task, answer
     models: str = "solver",  # names that the agent may ask for, with commas between, each a policy
     shared: bool = False,  # one policy for all of them that learn
     learns: str | None = None,  # names that learn, with commas between; by default all

@@ -39,8 +39,8 @@ def distill(
     run: RunConfig,
     *,
     teacher: str = "shipped-checker",  # the model that is learned from
-    pull: Weight = 1.0,  # weight of the pull towards it
-    outcome: Weight = 0.0,  # weight of the graded answer beside it
+    pull: Weight = 1.0,  # weight of the pull towards the teacher
+    outcome: Weight = 0.0,  # weight of the graded answer beside that pull
 ) -> Recipe:
     if max(pull, outcome) == 0:
         raise ConfigError(

@@ -70,15 +70,15 @@ VARIANTS = {
 def proposer_solver(
     run: RunConfig,
     *,
-    variant: Literal["azr", "rzero"] = "azr",  # which method
+    variant: Literal["azr", "rzero"] = "azr",  # variant of the method
     proposer: Literal["trained", "frozen", "uniform"] = "trained",  # "uniform": problems as the source draws them
     proposer_lr: float = 2e-4,  # learning rate of a proposer with weights of its own
     proposals: Positive = 4,  # problems that are compared with each other, in rzero
     pay: Pay | None = None,  # reward for how hard a problem is; by default as the variant has it
     target: Share = 0.5,  # share of right answers that pay="target" wants
-    fixed: int | None = None,  # with proposer="uniform": operations of every problem
+    fixed: int | None = None,  # operations of every problem, with proposer="uniform"
     gate: bool | str | Check | None = None,  # reward only what a program reads: my_file.py:function of a problem
-    band: tuple[float, float] | None = None,  # solvers learn where their share of right answers lies in it
+    band: tuple[float, float] | None = None,  # range of shares of right answers in which solvers learn
     invalid: float = 0.0,  # reward of a text that is no problem
     reuse: Share = 1.0,  # problems of the pool are used again that at most this share solved
     cap: int = 16384,  # problems that the pool holds

@@ -139,7 +139,7 @@ def self_compare(
     pairs: int = 1,  # pairs of solutions that are compared, of each problem
     comparisons: int = 4,  # comparisons of a pair, in each order
     weight: Weight = 1.0,  # λ: weight of the objective of comparisons
-    comparer: Literal["trained", "unpaid", "frozen"] = "trained",  # unpaid: it does not learn; frozen: initial weights
+    comparer: Literal["trained", "unpaid", "frozen"] = "trained",  # unpaid: learns nothing; frozen: initial weights
     form: Comparison | None = None,  # format of comparisons; by default grm, for models with terse prompts thinkrm
     candidates: int = 8,  # solutions of a held-out problem, among which the tournament chooses
     rounds: int = ROUNDS,  # rounds of the tournament, after the first one in a ring

@@ -143,7 +143,7 @@ def stepwiser(
     reviews: int = 4,  # reviews of each solution
     rollouts: int = 8,  # continuations from the end of each step
     verifier_lr: float = 2e-4,  # learning rate of the judge
-    clip: tuple[float, float] = (0.2, 0.28),  # lower and upper clip of its importance ratio
+    clip: tuple[float, float] = (0.2, 0.28),  # lower and upper clip of the judge's importance ratio
     labels: StepLabels = "relative",  # how continuations label a step (``rollout/monte_carlo.py``)
     alpha: Share = ALPHA,  # α of the labels
     gamma: Share = GAMMA,  # γ of the labels

@@ -83,7 +83,7 @@ def tango(
     format_reward: Weight = 0.0,  # weight of the reward for a readable solution
     verifier_format: Weight = 0.8,  # weight of the reward for a readable review
     alpha: float = 0.1,  # weight α of the step rewards, at the start
-    alpha_end: float = 0.001,  # the same weight, at the end
+    alpha_end: float = 0.001,  # weight α of the step rewards, at the end
     # With the advantages A of the outcome and of the steps:
     #
     #     "convex"   A = (1 − α) A_outcome + α A_steps

@@ -32,7 +32,7 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError, nearest_name
 from cotrain.core.input_files import MOST_ROW, MOST_WHOLE, text_of_file
-from cotrain.data.columns import Line, lines_of
+from cotrain.data.row_files import RawRow, lines_of
 from cotrain.data.unread_columns import has_content, plain_spelling
 
 # Usual names of columns, in the order in which they are looked for, as ``plain_spelling`` writes them.
@@ -255,7 +255,7 @@ def _rows_of(file: Path, notes: list[str]) -> Iterator[tuple[str, dict[str, Any]
         notes.append(f"left out the last line of {file.name}, which is not whole")
 
 
-def _object_of(line: Line, where: str) -> dict[str, Any]:
+def _object_of(line: RawRow, where: str) -> dict[str, Any]:
     """The object of a line. NaN, which Python's writer knows, is a value that is missing."""
     if isinstance(line, dict):
         return line

@@ -102,9 +102,9 @@ class VerifiedCheckpoint:
         return self.checkpoint.step
 
     @property
-    def damaged(self) -> tuple[checkpoints.Damage, ...]:
-        """Newer checkpoints that were passed over, newest first."""
-        return self.checkpoint.damaged
+    def newer_damaged(self) -> tuple[checkpoints.Damage, ...]:
+        """Newer checkpoints, which do not verify, the newest first."""
+        return self.checkpoint.newer_damaged
 
     def load(
         self, *, only: Collection[str] | None = None, files: Files = REAL_FILES

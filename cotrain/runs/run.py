@@ -316,7 +316,7 @@ def _newest_sound_checkpoint(directory: RunDirectory, observer: Observer) -> man
     """The newest checkpoint that is not damaged, None without any. Tells the observer of damaged ones after it."""
     checkpoint = manifest.newest_checkpoint(directory)
     if checkpoint is not None:
-        for damage in checkpoint.damaged:
+        for damage in checkpoint.newer_damaged:
             observer.message(f"checkpoint {damage.path.name} is damaged ({damage.reason}) and was passed over")
     return checkpoint
 

@@ -41,7 +41,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.types import Completion, Episode, State, Trace, take_fields
 from cotrain.distributed.policy_handles import RoutingEngine
 from cotrain.inference.contract import ContextLimitedEngine, Engine, HoldingEngine, Request
-from cotrain.storage.ledger import episode_from_json, episode_to_json
+from cotrain.storage.episode_json import episode_from_json, episode_to_json
 from cotrain.trainer.failures import Interrupted, NotFinite
 from cotrain.trainer.flops import StageClock
 from cotrain.trainer.overlapped_rollout import HeldRollout

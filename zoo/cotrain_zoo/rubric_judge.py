@@ -190,7 +190,7 @@ def rubric_judge(
     ratio: tuple[int, int] = (5, 5),  # steps of the judge and of the writer, in turn
     judgements: int = 2,  # judgements of each order, or of each reply, that a rubric of the writer's steps is worth
     votes: int = 4,  # rubrics of a held-out pair, each with one judgement of each order, or of each reply
-    max_tokens: int = 1024,  # of prompt and reply together; pairs with a longer one are left out and counted
+    max_tokens: int = 1024,  # tokens of prompt and reply, at most; pairs with a longer one are left out and counted
 ) -> Recipe:
     check_pairs("rubric_judge", run.problems)
     at_least(1, "rubric_judge", judgements=judgements, votes=votes)

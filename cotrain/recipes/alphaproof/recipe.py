@@ -59,11 +59,11 @@ def alphaproof(
     *,
     budget: int = 800,  # tokens that a search may sample
     width: int = 4,  # next steps that are sampled at once
-    search: bool = True,  # over steps; else whole solutions with the same budget
+    search: bool = True,  # search over steps; else sample whole solutions with the same budget
     verdicts: Verdicts = "steps",  # what the program judges while it is searched
     target: int | None = None,  # test-time RL on this problem
     among: str = "ood_length",  # split of the target
-    practice: bool = True,  # on variants of the target; else on itself
+    practice: bool = True,  # practise on variants of the target; else on the target itself
     beginnings: Share = 0.5,  # share of the variants that ask for the middle of its chain
     checker: str | None = None,  # command of a program that checks steps: "python my_checker.py"
 ) -> Recipe:

@@ -169,7 +169,7 @@ def mars(
     plan: bool = True,  # System 2 says what to search for
     system1: Literal["trained", "frozen", "none"] = "trained",  # who digests
     balance: bool = True,  # draw System 1's samples down to one a trajectory
-    sampling: Literal["random", "advantage"] = "random",  # which of them
+    sampling: Literal["random", "advantage"] = "random",  # choice of System 1's samples that are kept
     decoupled: bool = True,  # a loss for each system
     search: str | Search | None = None,  # finds documents for any problems: my_file.py:function of a query
 ) -> Recipe:
