@@ -136,10 +136,14 @@ def _as_flag(name: str, value: str) -> str:
 
 RENAMED = {  # flag of before → its name now
     "answer": "answer-format",
+    "band": "solver-band",
     "blend": "advantage-mix",
+    "fixed": "uniform-operations",
     "judge": "review-format",
     "lag": "async-steps",
+    "proposals": "proposer-group-size",
     "restart": "reset",
+    "target": "target-rate",
 }
 
 
