@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from cotrain.cli.cluster_doctor import arrivals_text, print_machine
-from cotrain.distributed.ray_nodes import inspect_machine, inspect_python, machine_differences
+from cotrain.distributed.ray_nodes import inspect_machine, inspect_python, machine_differences, machine_problems
 from cotrain.distributed.weight_sync_check import PublishCheck
 
 HERE = inspect_python(sys.executable)
@@ -14,7 +14,8 @@ HERE = inspect_python(sys.executable)
 @pytest.mark.whole
 def test_a_machine_that_has_everything(capsys):
     machine = inspect_machine(None, ["shipped"])
-    assert print_machine(machine, HERE, None) == [] and machine_differences([machine, machine]) == []
+    assert machine_problems(machine, HERE, None) == [] and machine_differences([machine, machine]) == []
+    print_machine(machine, has_engine=False)
     out = capsys.readouterr().out
     assert f"cotrain {HERE['cotrain']} (files {HERE['code']})" in out and "shipped: sha256 " in out
 
@@ -22,12 +23,12 @@ def test_a_machine_that_has_everything(capsys):
 @pytest.mark.whole
 def test_what_is_missing_or_differs_is_named():
     machine = inspect_machine("/no/python", ["/no/model"])
-    wrong = print_machine(machine, HERE, "/no/python")
+    wrong = machine_problems(machine, HERE, "/no/python")
     assert any("no such file or directory" in line for line in wrong) and any("/no/model" in line for line in wrong)
     good = inspect_machine(None, ["shipped"])
     other = {**good, "name": "other", "weights": {"shipped": "0123"}, "python": {**HERE, "ray": "1.0"}}
     assert machine_differences([good, other]) == ["weights of 'shipped' on other are others than on " + good["name"]]
-    assert "ray 1.0" in print_machine(other, HERE, None)[0]
+    assert "ray 1.0" in machine_problems(other, HERE, None)[0]
 
 
 def test_what_the_self_test_found_is_one_line():

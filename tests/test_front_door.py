@@ -4,6 +4,8 @@ says how much it is."""
 import csv
 import json
 import re
+import threading
+import time
 import tomllib
 import urllib.request
 from pathlib import Path
@@ -110,6 +112,20 @@ def test_a_page_that_nobody_began_a_run_for_is_closed(tmp_path):
 
     with serve_beside(tmp_path / "run"):
         pass
+
+
+def test_a_run_that_ends_as_soon_as_it_began_lets_its_page_go(tmp_path):
+    from cotrain.cli.view import serve_beside
+
+    def begin_and_end():
+        with serve_beside(tmp_path):
+            time.sleep(0.05)  # the server is waiting for a recipe now
+            (tmp_path / "recipe.json").write_text("{}")
+
+    thread = threading.Thread(target=begin_and_end, daemon=True)
+    thread.start()
+    thread.join(timeout=3)
+    assert not thread.is_alive()
 
 
 @pytest.mark.whole

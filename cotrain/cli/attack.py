@@ -14,11 +14,12 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.verbosity import json_text, print_lines
 from cotrain.storage.schemas import check_path, refuse_missing
 
+# ``cotrain xplay`` prints one of three matrices. Two of them have a flag; without either, generators meet verifiers.
 SEATS = "--seats"
 ROLLOUTS = "--on-rollouts"
-# the matrix of ``xplay`` that alone looks at a flag
-OF_ONE = {"--signal": SEATS, "--rollouts": ROLLOUTS, "--reference": ROLLOUTS}
-NOT_OF = {SEATS: ("--role",), ROLLOUTS: ("--problems", "--samples", "--split")}  # and flags that one does not look at
+GENERATORS = ""
+MATRIX_OF_FLAG = {"--signal": SEATS, "--rollouts": ROLLOUTS, "--reference": ROLLOUTS}  # no other matrix uses the flag
+UNUSED_FLAGS = {SEATS: ("--role",), ROLLOUTS: ("--problems", "--samples", "--split"), GENERATORS: ()}
 
 
 def attack(argv: Sequence[str]) -> int:
@@ -90,18 +91,12 @@ def xplay(argv: Sequence[str]) -> int:
             "xplay --on-rollouts: takes one run, as it reads that run's own ledger; give one directory",
             code="E_ONE_RUN_ALONE",
         )
-    kind = ""
+    matrix = GENERATORS
     if arguments.seats:
-        kind = SEATS
+        matrix = SEATS
     elif arguments.on_rollouts:
-        kind = ROLLOUTS
-    typed = {f"--{name}" for name in typed_flags(argv, parser)}
-    for flag in OF_ONE:
-        if flag in typed and kind != OF_ONE[flag]:
-            parser.error(f"{flag} goes with {OF_ONE[flag]} alone; leave it out, or ask for that matrix")
-    for flag in NOT_OF.get(kind, ()):
-        if flag in typed:
-            parser.error(f"{flag} does not go with {kind}; leave out one of the two")
+        matrix = ROLLOUTS
+    _check_flags_of_matrix(parser, argv, matrix)
     for directory in arguments.directories:
         check_path(Path(directory))
     _load(arguments)
@@ -112,36 +107,47 @@ def xplay(argv: Sequence[str]) -> int:
         "say": _progress_printer(arguments.json),
     }
     sampling: dict[str, Any] = {"problems": arguments.problems, "n": arguments.samples, "split": arguments.split}
-    if arguments.seats:
-        from cotrain.analysis.attack import seats as at_table
+    if matrix == SEATS:
+        from cotrain.analysis.attack import seats
 
         first, second = arguments.seats
-        result = at_table.play_seats(
+        result = seats.play_seats(
             arguments.directories, roles=(first, second), signal=arguments.signal, **sampling, **common
         )
-        lines = at_table.lines_of(result)
-    elif arguments.on_rollouts:
-        from cotrain.analysis.attack import reviewed as on_rollouts
+        lines = seats.lines_of(result)
+    elif matrix == ROLLOUTS:
+        from cotrain.analysis.attack import reviewed
 
-        result = on_rollouts.review_rollouts(
+        result = reviewed.review_rollouts(
             arguments.directories[0],
             role=arguments.role,
             rollouts=arguments.rollouts,
             references=arguments.reference,
             **common,
         )
-        lines = on_rollouts.lines_of(result)
+        lines = reviewed.lines_of(result)
     else:
-        from cotrain.analysis.attack import xplay as cross
+        from cotrain.analysis.attack import xplay as generators
 
-        result = cross.xplay(arguments.directories, role=arguments.role, **sampling, **common)
-        lines = cross.lines_of(result)
+        result = generators.xplay(arguments.directories, role=arguments.role, **sampling, **common)
+        lines = generators.lines_of(result)
 
     if arguments.json:
         print(json_text(result))
     else:
         print_lines(lines)
     return 0
+
+
+def _check_flags_of_matrix(parser: Parser, argv: Sequence[str], matrix: str) -> None:
+    """Raise ConfigError for a typed flag that ``matrix`` does not use."""
+    typed = {f"--{name}" for name in typed_flags(argv, parser)}
+    for flag, its_matrix in MATRIX_OF_FLAG.items():
+        if flag in typed and matrix != its_matrix:
+            parser.error(f"{flag} goes with {its_matrix} alone; leave it out, or ask for that matrix")
+    for flag in UNUSED_FLAGS[matrix]:
+        if flag in typed:
+            parser.error(f"{flag} does not go with {matrix}; leave out one of the two")
 
 
 def _parse_arguments(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:

@@ -15,7 +15,7 @@ from cotrain.core.verbosity import print_progress, tell_result
 if TYPE_CHECKING:
     from cotrain.analysis.audit.auditing import AuditOptions
 
-COLUMNS = {  # flag → field of ``Columns``, and what stands in it
+COLUMNS = {  # flag → (key in ``AuditOptions.columns``, what the column holds)
     "--response-column": ("response", "what the policy wrote: a text, or messages"),
     "--prompt-column": ("prompt", "what it was asked"),
     "--gold-column": ("gold", "a reference answer, with which the package's grader compares"),
@@ -48,11 +48,11 @@ def audit(argv: Sequence[str]) -> int:
 def _options_of(arguments: argparse.Namespace) -> AuditOptions:
     from cotrain.analysis.audit.auditing import AuditOptions
 
-    named = {}
-    for flag, (field, _) in COLUMNS.items():
-        value = getattr(arguments, flag[2:].replace("-", "_"))
-        if value is not None:
-            named[field] = value
+    columns = {}
+    for flag, (key, _) in COLUMNS.items():
+        name = getattr(arguments, flag.removeprefix("--").replace("-", "_"))
+        if name is not None:
+            columns[key] = name
 
     if arguments.out is not None and Path(arguments.out).exists() and any(Path(arguments.out).iterdir()):
         raise ConfigError(f"--out: {arguments.out} is not empty; name a new directory", code="E_OUT_IS_NOT_EMPTY")
@@ -62,7 +62,7 @@ def _options_of(arguments: argparse.Namespace) -> AuditOptions:
                 f"--{flag.replace('_', '-')} is of --references; give both, or neither", code="E_FLAGS_GO_TOGETHER"
             )
     return AuditOptions(
-        columns=named,
+        columns=columns,
         right_at=arguments.right_at,
         grades=not arguments.no_grade,
         answer=arguments.answer_format,

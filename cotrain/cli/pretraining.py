@@ -1,5 +1,5 @@
-"""The commands that make a model from nothing: ``cotrain tokenizer`` and ``pretrain``; that writes data with a model:
-``paraphrase``; and ``dpo`` and ``reward``, which are runs."""
+"""``cotrain tokenizer`` and ``pretrain``, which make a model from nothing; ``paraphrase``, which has a model write
+data; ``dpo`` and ``reward``, short names of runs."""
 
 from __future__ import annotations
 
@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from cotrain.pretraining.ranks import Ranks
 
 TEXT_HELP = ".txt, .jsonl, .json, .csv or .parquet (default: the procedural corpus)"
-OF_NEW_MODEL = ("tokenizer", "kind", "depth", "width")  # flags that a model which goes on has no use for
-OF_NEW_TOKENIZER = ("vocab_size",)
-LearnedParts = list[tuple[Any, int]]  # corpora, each with its weight
+NEW_MODEL_ARGUMENTS = ("tokenizer", "kind", "depth", "width", "vocab_size")  # not with --model, which has them already
+WeightedCorpora = list[tuple[Any, int]]  # (corpus, weight): rows are drawn from each in proportion to its weight
 
 
 def tokenizer(argv: Sequence[str]) -> int:
@@ -68,7 +67,7 @@ def tokenizer(argv: Sequence[str]) -> int:
     return 0
 
 
-def _training_text(file: str | None, seed: int, quarantine: Quarantine | None) -> LearnedParts:
+def _training_text(file: str | None, seed: int, quarantine: Quarantine | None) -> WeightedCorpora:
     """The text that a model learns from: a file, or else the procedural corpus."""
     from cotrain.data.word_problems.corpus import pretraining_text
     from cotrain.data.word_problems.source import WordProblems
@@ -80,7 +79,7 @@ def _training_text(file: str | None, seed: int, quarantine: Quarantine | None) -
     return [(procedural_corpus("words", lambda i: pretraining_text(source, seed, i)), 1)]
 
 
-def _tokenizer_text(file: str | None, seed: int, quarantine: Quarantine | None) -> LearnedParts:
+def _tokenizer_text(file: str | None, seed: int, quarantine: Quarantine | None) -> WeightedCorpora:
     """The text that a tokenizer learns from; with the procedural corpus it includes what roles say to each other."""
     from cotrain.data.word_problems.source import study_problems
     from cotrain.pretraining.corpora import practice_of
@@ -89,7 +88,7 @@ def _tokenizer_text(file: str | None, seed: int, quarantine: Quarantine | None) 
     if file is not None:
         return text
     ((corpus, _),) = text
-    return [(corpus, 4), *practice_of(study_problems((1, 9)), seed, "settle")]
+    return [(corpus, 4), *practice_of(study_problems((1, 9)), seed, stage="settle")]
 
 
 def pretrain(argv: Sequence[str], ranks: Ranks | None = None) -> int:
@@ -103,9 +102,14 @@ def pretrain(argv: Sequence[str], ranks: Ranks | None = None) -> int:
         note_quarantine(quarantine, arguments.out)
         note_columns(corpus)
         say_plan(arguments, corpus, arguments.lr)
-    new_tokenizer, new_config = (None, None) if arguments.model else _new_model(arguments)
+    new_tokenizer, new_config = None, None
+    if not arguments.model:
+        new_tokenizer, new_config = _new_model(arguments)
 
-    with ranks_of(pretrain, argv, arguments, ranks) as own, report_to(arguments, "pretrain", own) as report:
+    with (
+        ranks_of(pretrain, argv, arguments, ranks) as own_rank,
+        report_to(arguments, "pretrain", own_rank) as report,
+    ):
         outcome = stage.pretrain(
             arguments.out,
             corpus=corpus,
@@ -122,9 +126,9 @@ def pretrain(argv: Sequence[str], ranks: Ranks | None = None) -> int:
             report=report,
             plan={"save_every": arguments.save_every},
             device=arguments.device,
-            ranks=own,
+            ranks=own_rank,
         )
-    if not own.is_first:
+    if not own_rank.is_first:
         return 0
     write_quarantine(quarantine, arguments.out)
     return report_outcome(outcome, arguments.out)
@@ -152,9 +156,9 @@ def _parse_pretrain(argv: Sequence[str], ranks: Ranks | None) -> Any:
 
 
 def _check_new_model(arguments: Any, typed: Collection[str]) -> None:
-    """Raise ConfigError for flags of a new model, or of a new tokenizer, where there is one already."""
+    """Raise ConfigError for a flag that describes a new model or tokenizer, beside one that exists already."""
     if arguments.model:
-        needless = [name for name in (*OF_NEW_MODEL, *OF_NEW_TOKENIZER) if name in typed]
+        needless = [name for name in NEW_MODEL_ARGUMENTS if name in typed]
         if needless:
             flag = f"--{needless[0].replace('_', '-')}"
             raise ConfigError(
@@ -177,7 +181,8 @@ def _new_model(arguments: Any) -> tuple[Any, Any]:
     if arguments.tokenizer:
         new_tokenizer = load_tokenizer(arguments.tokenizer)
     else:
-        texts = _tokenizer_text(arguments.data, arguments.seed, quarantine_of(arguments))
+        quarantine = quarantine_of(arguments)  # the file is read a second time; the caller reports its malformed rows
+        texts = _tokenizer_text(arguments.data, arguments.seed, quarantine)
         new_tokenizer = train_tokenizer(stage.sample_texts(texts), arguments.vocab_size)
     config = stage.config_for(
         new_tokenizer,

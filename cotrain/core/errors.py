@@ -182,11 +182,14 @@ def unknown_code(kind: str) -> str:
 RENAMED: dict[str, tuple[str, ...]] = {  # name of before → names that took its place; which one, the known names say
     # Parameters of recipes, of a comparison and of a study, and their flags.
     "answer": ("answer_format",),
+    "band": ("solver_band",),
     "blend": ("advantage_mix",),
     "judge": ("review_format",),
     "lag": ("async_steps",),
+    "proposals": ("proposer_group_size",),
     "restart": ("reset",),
     "settings": ("overrides", "RunConfig"),
+    "target": ("target_rate",),
     # Fields of a recipe's parts, which `--set` names.
     "after": ("edit_after",),
     "also": ("extra_roles",),
@@ -194,7 +197,7 @@ RENAMED: dict[str, tuple[str, ...]] = {  # name of before → names that took it
     "beside": ("baseline_roles",),
     "by": ("algorithm",),
     "coefficient": ("weight",),
-    "fixed": ("frozen_roles",),
+    "fixed": ("frozen_roles", "uniform_operations"),
     "implied": ("implicit_rewards",),
     "label": ("class_label",),
     "merge": ("sum_rewards_first",),
