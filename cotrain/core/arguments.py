@@ -251,6 +251,9 @@ def fits_hint(value: Any, hint: Any) -> bool:
 
 def kind_of(hint: Any) -> str:
     """Describe in words the value that an annotation asks for: "a whole number", "2 whole numbers" …"""
+    kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+    if bool in kinds and len(kinds) > 1:
+        return ", or ".join(map(kind_of, kinds))
     bounds = _bounds_of(hint)
     hint = strip_optional(hint)
     inner = typing.get_args(hint)
@@ -258,7 +261,7 @@ def kind_of(hint: Any) -> str:
         least, most = bounds
         return f"{kind_of(hint)} " + (f"of at least {least}" if most == math.inf else f"from {least} to {most}")
     if typing.get_origin(hint) is typing.Literal:
-        return "one of " + ", ".join(map(repr, inner))
+        return ("one of " if len(inner) > 1 else "") + ", ".join(map(repr, inner))
     if typing.get_origin(hint) is tuple:
         each = kind_of(inner[0]).removeprefix("a ")
         return f"a list of {each}s" if inner[-1] is Ellipsis else f"{len(inner)} {each}s"
