@@ -12,7 +12,7 @@ from typing import Any
 
 from cotrain.algorithms.contract import Algorithm
 from cotrain.config.evaluation import Evaluation
-from cotrain.config.policies import Policy, Program
+from cotrain.config.policies import Policy, Program, samples_in_int8
 from cotrain.config.schedule import Phase, Schedule
 from cotrain.core.arguments import bound_function, check_protocol
 from cotrain.core.errors import ConfigError, DataError, unknown_message
@@ -607,6 +607,12 @@ def _check_ratio(recipe: Recipe, name: str, objective: Objective) -> None:
     needs = objective.algorithm.needs()
     if needs.off_policy_corrected:
         return
+    if needs.on_policy and samples_in_int8(recipe.policies[objective.policy]):
+        raise ConfigError(
+            f"objective {name!r} has a loss without a ratio, which takes what int8 weights sampled for the present "
+            f"policy's; give --set {cap_path(name, objective)}=2, or leave out pack_weights=int8",
+            code="E_INT8_WITHOUT_RATIO",
+        )
     n_updates = recipe.updates_per_batch(objective.policy)
     update_before = _learns_before(recipe, name)
     if n_updates > 1:

@@ -290,6 +290,9 @@ def fits_hint(value: Any, hint: Any) -> bool:
 
 def kind_of(hint: Any) -> str:
     """Describe in words the value that an annotation asks for: "a whole number", "2 whole numbers" …"""
+    kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+    if bool in kinds and len(kinds) > 1:
+        return ", or ".join(map(kind_of, kinds))
     bounds = _bounds_of(hint)
     hint = strip_optional(hint)
     parts = typing.get_args(hint)
@@ -298,7 +301,7 @@ def kind_of(hint: Any) -> str:
         range_text = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
         return f"{kind_of(hint)} {range_text}"
     if typing.get_origin(hint) is typing.Literal:
-        return "one of " + ", ".join(map(repr, parts))
+        return ("one of " if len(parts) > 1 else "") + ", ".join(map(repr, parts))
     if typing.get_origin(hint) is tuple:
         item = kind_of(parts[0]).removeprefix("a ")
         return f"a list of {item}s" if parts[-1] is Ellipsis else f"{len(parts)} {item}s"

@@ -62,7 +62,8 @@ def make_local_engine(handles: Mapping[str, ModelHandle], device: str) -> Engine
         activate={name: handle.activate for name, handle in handles.items() if handle.activate},
         max_rows={name: handle.spec.rows for name, handle in handles.items()},
         device={name: device_of(handle.spec, device) for name, handle in handles.items()},
-        pack_weights=[name for name, handle in handles.items() if handle.spec.pack_weights],
+        pack_weights=[name for name, handle in handles.items() if handle.spec.pack_weights is True],
+        int8_weights=[name for name, handle in handles.items() if handle.spec.pack_weights == "int8"],
         autocast={name: torch.bfloat16 for name, handle in handles.items() if handle.spec.autocast},
         residence={name: handle.residence for name, handle in handles.items() if handle.residence},
     )

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import torch
 from torch import nn
@@ -90,7 +90,7 @@ class ModelSpec(PolicySpec, Protocol):
     def autocast(self) -> bool | None: ...
 
     @property
-    def pack_weights(self) -> bool | None: ...  # weights in another layout for decoding
+    def pack_weights(self) -> bool | Literal["int8"] | None: ...  # a copy of the weights for decoding
 
     @property
     def device(self) -> str | None: ...  # a device of its own; None: the run's

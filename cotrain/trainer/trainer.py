@@ -25,9 +25,10 @@ from cotrain.algorithms.contract import (
     split_context,
     with_context,
 )
-from cotrain.algorithms.policy_loss import with_ratio_bounds
+from cotrain.algorithms.policy_loss import LOOSE, with_ratio_bounds
 from cotrain.algorithms.samples import sample_of, token_limit
 from cotrain.config.evaluation import held_out
+from cotrain.config.policies import samples_in_int8
 from cotrain.config.recipe import Objective, Recipe
 from cotrain.config.schedule import Phase, train_task
 from cotrain.core.seeding import rng_of, seed_of
@@ -355,7 +356,10 @@ class CoTrainer:
             samples = self._with_reference(name, credit.samples)
             # An engine with weights of its own may give other log-probabilities than the learner. A sample whose
             # π_learner/π_engine, averaged over its tokens, is out of these bounds gets no policy gradient.
-            samples = with_ratio_bounds(samples, self.backend.bounds)
+            bounds = self.backend.bounds
+            if samples_in_int8(self.recipe.policies[objective.policy]):
+                bounds = LOOSE
+            samples = with_ratio_bounds(samples, bounds)
         meter.add_credit(name, credit, annotated=annotated, scored=samples)
         return LossTerm(name=name, algorithm=algorithm, samples=samples, weight=objective.weight, planned=planned)
 
