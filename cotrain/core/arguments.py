@@ -171,15 +171,15 @@ def _check_option_names(
             code="E_PROTOCOL_SIGNATURE",
         )
     task_and_roles = positional[:2]
-    taken = {
+    known_options = {
         parameter.name: parameter
         for parameter in parameters
         if parameter not in task_and_roles and parameter.kind in _TAKES_KEYWORD
     }
     for option in options:
-        if option not in taken and inspect.Parameter.VAR_KEYWORD not in kinds:
-            raise UnknownName(f"option of {name} ({where})", option, taken)
-    for option, parameter in taken.items():
+        if option not in known_options and inspect.Parameter.VAR_KEYWORD not in kinds:
+            raise UnknownName(f"option of {name} ({where})", option, known_options)
+    for option, parameter in known_options.items():
         if parameter.default is not parameter.empty or option in options:
             continue
         if option in all_stores:
