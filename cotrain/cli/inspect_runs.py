@@ -97,7 +97,7 @@ NEED_SUITE = (  # arguments of ``cotrain eval`` that are for ``--suite`` alone
 TAKEN_BY_CORE = (  # arguments of ``cotrain eval`` that ``--suite core`` uses
     *("directory", "suite", "data", "problems", "shots", "device", "threads", "lenient", "out", "json", "log_level"),
 )
-NOT_GIVEN = (None, [], False)  # values of arguments that nobody typed
+NOT_GIVEN: tuple[object, ...] = (None, [], False)  # values of arguments that nobody typed
 
 
 def evaluate(argv: Sequence[str]) -> int:

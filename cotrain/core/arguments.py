@@ -290,9 +290,9 @@ def fits_hint(value: Any, hint: Any) -> bool:
 
 def kind_of(hint: Any) -> str:
     """Describe in words the value that an annotation asks for: "a whole number", "2 whole numbers" …"""
-    kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
-    if bool in kinds and len(kinds) > 1:
-        return ", or ".join(map(kind_of, kinds))
+    alternatives = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+    if bool in alternatives and len(alternatives) > 1:
+        return ", or ".join(map(kind_of, alternatives))
     bounds = _bounds_of(hint)
     hint = strip_optional(hint)
     parts = typing.get_args(hint)

@@ -132,10 +132,10 @@ def proposer_solver(
     trains_proposer = proposer == "trained"
     if proposer == "uniform":
         proposer_policy = "author"
-        write = write_problem
         if isinstance(source, WordProblems) and uniform_operations is not None:
-            write = of_length(source, uniform_operations)
-        policies["author"] = program(write, tokens_of="generator")
+            policies["author"] = program(of_length(source, uniform_operations), tokens_of="generator")
+        else:
+            policies["author"] = program(write_problem, tokens_of="generator")
     else:
         common_roles.check_taught("proposer_solver", run.model)  # refuses shipped models that write no problems
         shares_weights = variant == "azr" and trains_proposer
