@@ -73,7 +73,7 @@ def read_problems(path: str, question: str, answer: str) -> list[ProblemRow]:
     is_split = Path(path).name.partition(".")[0] in SPLITS
 
     def read(fields: dict[str, Any], where: str) -> ProblemRow:
-        row = row_of(fields, question, answer, where, unanswered=True)
+        row = row_of(fields, question, answer, where, may_lack_answer=True)
         return ProblemRow(where=where, fields=fields, row=row, held_out=False)
 
     problems = parse_rows(numbered_lines(Path(path)), read)
