@@ -588,7 +588,7 @@ def _save_checkpoint(directory: RunDirectory, trainer: CoTrainer, file_hashes: m
         tensors,
         documents,
         keep_every=int(saved_recipe.get("keep_every", 0)),
-        kept=[] if best is None else [best],
+        keep_steps=[] if best is None else [best],
     )
 
 
