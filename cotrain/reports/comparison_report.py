@@ -73,7 +73,7 @@ def _problems_and_rollouts(together: ComparedRuns) -> tuple[dict[str, Any], dict
     seeds = sorted({seed for group in together.arms.values() for seed in group})
     if not seeds:
         return {"problems": [], "seed": None, "all": 0, "reading": 0}, {}
-    arms = {arm: found[seeds[0]] for arm, found in together.arms.items() if seeds[0] in found}
+    arms = {arm: runs[seeds[0]] for arm, runs in together.arms.items() if seeds[0] in runs}
     for run in arms.values():
         episodes_left = EPISODES_READ
         for member in reversed(run.rollouts.members()):
@@ -88,11 +88,13 @@ def _problems_and_rollouts(together: ComparedRuns) -> tuple[dict[str, Any], dict
     kept = []
     for problem in sides["problems"][:PROBLEMS]:
         for place, arm in enumerate(together.arms):
-            found = problem["arms"].get(redact_texts(arm))
-            for member, *_ in found["members"][:MEMBERS] if found else ():
-                rollout = arms[arm].rollout(found["step"], found["task"], member, tokens=0)
+            side = problem["arms"].get(redact_texts(arm))
+            if side is None:
+                continue
+            for member, *_ in side["members"][:MEMBERS]:
+                rollout = arms[arm].rollout(side["step"], side["task"], member, tokens=0)
                 size += len(dump_json(rollout))
-                details[f"{place}|{found['step']}:{found['task']}:{member}"] = rollout
+                details[f"{place}|{side['step']}:{side['task']}:{member}"] = rollout
         if size > MOST_BYTES:
             break
         kept.append(problem)
