@@ -86,24 +86,24 @@ def proposer_solver(
 ) -> Recipe:
     assert not isinstance(gate, str)  # the recipe has loaded it
     source = run.problems
-    how = VARIANTS[variant]
+    options = VARIANTS[variant]
     if pay is not None:
-        how = replace(how, pay=pay)
+        options = replace(options, pay=pay)
     if band:
-        how = replace(how, band=band)
+        options = replace(options, band=band)
     if gate is not None:
-        how = replace(how, gate=bool(gate))
+        options = replace(options, gate=bool(gate))
 
     check = None if isinstance(gate, bool) else gate
     reader = reader_of(source, check, "proposer_solver", run.seed)
-    if how.gate and not reader.works_out:
+    if options.gate and not reader.works_out:
         raise ConfigError(
             f"proposer_solver: no program works out problems of {source.name}; give --gate my_file.py:function, "
             "--variant rzero without a gate, or --tasks words",
             code="E_NO_GATE",
         )
-    if not how.gate:
-        how = replace(how, labels="vote")  # nobody else knows an answer
+    if not options.gate:
+        options = replace(options, labels="vote")  # nobody else knows an answer
     if fixed is not None and not isinstance(source, WordProblems):
         raise ConfigError(
             f"proposer_solver: fixed is for --tasks words, not for {source.name}; leave it out",
@@ -143,12 +143,12 @@ def proposer_solver(
 
     protocol = partial(
         propose_and_solve,
-        shown=how.shown,
-        labels=how.labels,
-        pay=how.pay,
-        gate=how.gate,
-        band=how.band,
-        repeats=how.repeats,
+        shown=options.shown,
+        labels=options.labels,
+        pay=options.pay,
+        gate=options.gate,
+        band=options.band,
+        repeats=options.repeats,
         samples=run.group_size,
         target=target,
         invalid=invalid,

@@ -87,20 +87,20 @@ class SearchTrail:
     @property
     def in_order(self) -> list[str]:
         """The sentences that were found, each after those that it depends on, as far as these were found."""
-        unplaced = list(dict.fromkeys(reversed(self.found)))
-        placed: list[str] = []
+        sentences_left = list(dict.fromkeys(reversed(self.found)))
+        ordered_sentences: list[str] = []
         known_nouns: set[str] = set()
 
         def is_ready(sentence: str) -> bool:
             """Whether every noun that the sentence depends on is known."""
             return all(rests_on(fact) <= known_nouns for fact in facts_in(sentence))
 
-        while unplaced:
-            sentence = next(filter(is_ready, unplaced), unplaced[0])
-            unplaced.remove(sentence)
-            placed.append(sentence)
+        while sentences_left:
+            sentence = next(filter(is_ready, sentences_left), sentences_left[0])
+            sentences_left.remove(sentence)
+            ordered_sentences.append(sentence)
             known_nouns |= {fact.target for fact in facts_in(sentence)}
-        return placed
+        return ordered_sentences
 
 
 def rests_on(fact: Fact) -> set[str]:
@@ -110,10 +110,10 @@ def rests_on(fact: Fact) -> set[str]:
 
 def mix_noise(trail: SearchTrail, noise: Sequence[str], rng: Random) -> list[str]:
     """Return the passages that a reader sees: those of a trail in order, with the noise at random places among them."""
-    mixed = trail.in_order
+    passages = trail.in_order
     for sentence in noise:
-        mixed.insert(rng.randint(0, len(mixed)), sentence)
-    return mixed
+        passages.insert(rng.randint(0, len(passages)), sentence)
+    return passages
 
 
 def library_of(text: str) -> dict[str, str]:
@@ -142,21 +142,21 @@ class OwnLibrary:
         except AskFailed as error:
             trail.turns[-1].add_finding(FAILURE, str(error))
         trail.found += passages
-        shown = passages or ["Nothing was found."]
-        trail.log.append("\n".join([f"Search: {query}", *shown]))
+        passages_to_show = passages or ["Nothing was found."]
+        trail.log.append("\n".join([f"Search: {query}", *passages_to_show]))
 
-    async def draw_noise(self, task: Task, count: int, rng: Random, found: Sequence[str]) -> list[str]:
-        """At most ``count`` passages that the questions of other training tasks find: of each the first that is not in
-        ``found``. Raises AskFailed."""
+    async def draw_noise(self, task: Task, count: int, rng: Random, known_passages: Sequence[str]) -> list[str]:
+        """At most ``count`` passages that the questions of other training tasks find: for each question the first
+        passage that is not in ``known_passages``. Raises AskFailed."""
         source = self.reader.source
         size = source.size("train") or ENDLESS
         indices = rng.sample(range(size), min(count + 1, size))  # one more, in case the task itself is drawn
-        drawn = [source.get("train", index) for index in indices]
-        others = [other for other in drawn if other.id != task.id][:count]
-        results = await gather([ask_search(self.search, other.prompt) for other in others])
+        drawn_tasks = [source.get("train", index) for index in indices]
+        other_tasks = [other_task for other_task in drawn_tasks if other_task.id != task.id][:count]
+        results = await gather([ask_search(self.search, other_task.prompt) for other_task in other_tasks])
         noise = []
         for passages in results:
-            new_passages = [passage for passage in passages if passage not in found]
+            new_passages = [passage for passage in passages if passage not in known_passages]
             noise += new_passages[:1]
         return noise
 

@@ -125,8 +125,8 @@ def coder_tester(
     policies = {"coder": frozen(run.model)}
     if coder == "trained":
         policies = {"coder": run.learner(), **run.reference_policies()}
-        by = GRPO(reward_weights={PAID: 1.0}, kl=run.kl_penalty())
-        objectives["coder"] = Objective(policy="coder", role="solver", algorithm=by)
+        algorithm = GRPO(reward_weights={PAID: 1.0}, kl=run.kl_penalty())
+        objectives["coder"] = Objective(policy="coder", role="solver", algorithm=algorithm)
     if tester == "trained":
         policies["tester"] = run.learner(initial_tester, lr=tester_lr)
         objectives["tester"] = Objective(policy="tester", role="tester", algorithm=GRPO(reward_weights={WORTH: 1.0}))

@@ -95,8 +95,8 @@ class ShortProgram:
 
 def all_programs() -> list[ShortProgram]:
     """Each problem once, in an order of its own."""
-    made = [ShortProgram(kind, a, b) for kind in KINDS for a in FACTORS for b in NUMBERS if a != b]
-    unique = list({program.question: program for program in made}.values())
+    programs = [ShortProgram(kind, a, b) for kind in KINDS for a in FACTORS for b in NUMBERS if a != b]
+    unique = list({program.question: program for program in programs}.values())
     rng_of("short programs").shuffle(unique)
     return unique
 
@@ -107,10 +107,10 @@ class ShortPrograms:
     name = "short_programs"
 
     def __init__(self, problems: int | str = SPLITS["train"].stop) -> None:
-        most = SPLITS["train"].stop
-        if not (str(problems).isdecimal() and 1 <= int(problems) <= most):
+        max_problems = SPLITS["train"].stop
+        if not (str(problems).isdecimal() and 1 <= int(problems) <= max_problems):
             raise ConfigError(
-                f"{self.name}: {problems} problems to train on, expected a number from 1 to {most}",
+                f"{self.name}: {problems} problems to train on, expected a number from 1 to {max_problems}",
                 code="E_SETTING_RANGE",
             )
         self.splits = SPLITS | {"train": range(int(problems))}
