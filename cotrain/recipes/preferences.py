@@ -87,7 +87,7 @@ def dpo(
     beta: Weight = 0.1,  # β: how much a log-ratio to the start counts
     loss: PairLoss = "sigmoid",  # loss of a pair
     sft: float = 0.0,  # share of the wanted reply's cross-entropy in the loss
-    max_tokens: int = 1024,  # of prompt and reply together; longer pairs are left out and counted
+    max_tokens: int = 1024,  # tokens of prompt and reply together; longer pairs are left out and counted
 ) -> Recipe:
     """A policy learns preferences that are given, without any RL.
 

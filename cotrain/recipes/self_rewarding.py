@@ -85,7 +85,7 @@ def _note_pair(scores_of_solutions: Sequence[tuple[float, Turn]]) -> None:
     """Record whether the learned pair prefers the right solution, where one of the two is right."""
     best_score, best = max(
         scores_of_solutions, key=itemgetter(0)
-    )  # of equal scores the first, as ``Preference`` chooses
+    )  # the first of equal scores, as ``Preference`` chooses
     worst_score, worst = min(scores_of_solutions, key=itemgetter(0))
     is_pair = worst_score < best_score
     best_is_right = CORRECT.of(best)

@@ -117,7 +117,7 @@ async def prove(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """What was written about a solution: by the verifier, or by the generator itself."""
+    """A text about a solution, by the verifier or by the generator itself."""
 
     turn: Turn  # the turn that it stands in
     verdicts: Any  # parsed: ``final`` and ``steps``, or a ParseFailure

@@ -51,9 +51,9 @@ def at_grpo(
     run: RunConfig,
     *,
     variant: Literal["at_grpo", "dr_mas"] = "at_grpo",  # which method
-    group: Grouping | None = None,  # whose turns are compared; by default as the variant has it
+    group: Grouping | None = None,  # whose turns are compared; by default that of the variant
     alpha: Weight = 1.0,  # weight of the team's score in a turn's reward
-    local: float | None = None,  # weight of a turn's own reward, for format or verdict; by default as the variant
+    local: float | None = None,  # weight of a turn's own reward, for format or verdict; by default that of the variant
     rounds: int = 1,  # reviews of the solution, each with a revision after it
     weights: Literal["own", "shared"] = "own",  # one policy for each agent, or one for all
     checker_model: str | None = None,  # initial weights of the checker; by default the reasoner's model

@@ -44,8 +44,8 @@ class Accusation:
     """A step that is said to be wrong, and why."""
 
     step: int | None  # 0-based; None: it calls no step wrong
-    argument: str = ""  # what was said in front of it
-    words: int = 1  # of the whole speech, a thought left out
+    argument: str = ""  # the text in front of it
+    words: int = 1  # number of words of the whole speech, without a thought
     format_score: float = 1.0
     ok: ClassVar[bool] = True
 
@@ -164,7 +164,7 @@ async def argue(
     for _ in range(drawn_turn + 1, turns):
         lines = await game.play_turn(lines, speaking_sides)
 
-    # What the first side wins with each speech, over its continuations.
+    # The share that the first side wins with each speech, over its continuations.
     line_shares = await game.judge_lines(lines, jury)
     first_side_shares = []
     for start in range(0, len(lines), n_leaves):

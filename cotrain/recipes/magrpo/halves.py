@@ -21,7 +21,7 @@ from cotrain.core.types import Grade, StepVerdicts, Task
 from cotrain.data.word_problems.oracle import parse_integer
 from cotrain.formats.answers import final_answer
 
-SPLITS = {"train": range(0, 80), "validation": range(80, 90), "test": range(90, 100)}  # of 100 buckets
+SPLITS = {"train": range(0, 80), "validation": range(80, 90), "test": range(90, 100)}  # buckets of 100
 ATTEMPTS = 5000
 FEW = 1000  # combinations, below which nothing can be held out: all splits have all of them
 
@@ -30,7 +30,7 @@ FEW = 1000  # combinations, below which nothing can be held out: all splits have
 class HalvesGrader:
     """Grades an answer, and holds the numbers that each agent sees."""
 
-    numbers: tuple[tuple[int, ...], tuple[int, ...]]  # [2] of each agent
+    numbers: tuple[tuple[int, ...], tuple[int, ...]]  # [2] one tuple for each agent
 
     @property
     def total(self) -> int:

@@ -106,14 +106,14 @@ class HalvesTeam:
     samples: int
     sees: Sees
     silent: bool  # no message reaches the other agent
-    prefix: str  # of the team's roles, see ``TEAMS``
+    prefix: str  # prefix of the team's roles, see ``TEAMS``
 
     @property
     def halves_grader(self) -> HalvesGrader:
         return halves_grader_of(self.task)
 
     def visible_numbers(self, agent: int) -> str:
-        """What an agent sees, as its prompt has it."""
+        """The numbers that an agent sees, as a text for its prompt."""
         if self.sees == "half":
             return self.halves_grader.view(agent)
         return f"{self.halves_grader.view(0)}, {self.halves_grader.view(1)}"

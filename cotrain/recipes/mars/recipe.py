@@ -167,9 +167,9 @@ def mars(
     bin_size: int = 120,  # characters that System 1 sees at a time
     noise: float = 1.0,  # irrelevant sentences for each fact
     plan: bool = True,  # System 2 says what to search for
-    system1: Literal["trained", "frozen", "none"] = "trained",  # who digests
+    system1: Literal["trained", "frozen", "none"] = "trained",  # who writes the digests
     balance: bool = True,  # draw System 1's samples down to one a trajectory
-    sampling: Literal["random", "advantage"] = "random",  # which of them
+    sampling: Literal["random", "advantage"] = "random",  # which of its samples stay
     decoupled: bool = True,  # a loss for each system
     search: str | Search | None = None,  # finds documents for any problems: my_file.py:function of a query
 ) -> Recipe:

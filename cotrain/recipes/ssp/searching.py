@@ -60,8 +60,8 @@ SEARCHED = Finding[str]("searched", str, "what was searched for")
 class SearchTrail:
     """One search of several queries: what it began with, and what was found on the way."""
 
-    begin: str  # what is shown before anything was found
-    found: list[str] = field(default_factory=list)  # passages
+    begin: str  # text that is shown before the first query
+    hits: list[str] = field(default_factory=list)  # passages that the queries found, in that order
     queries: list[str] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)  # the turns that wrote the queries
     log: list[str] = field(default_factory=list)  # each query with what it found; only for a search of the user's
@@ -69,15 +69,15 @@ class SearchTrail:
 
     @property
     def shown_text(self) -> str:
-        """What the next query is written from."""
+        """The text from which the next query is written."""
         if self.log:
             return "\n".join([self.begin, *self.log])
-        return " ".join([self.begin, *self.found])
+        return " ".join([self.begin, *self.hits])
 
     def problem(self, question: str) -> str:
-        """What a solver is asked: what was found, and then the question."""
+        """The prompt of a solver: the passages that were found, and then the question."""
         if self.log:
-            return "\n".join([*dict.fromkeys(self.found), "", question]).strip()
+            return "\n".join([*dict.fromkeys(self.hits), "", question]).strip()
         return " ".join([self.passages, question]).strip()
 
     @property
@@ -87,7 +87,7 @@ class SearchTrail:
     @property
     def in_order(self) -> list[str]:
         """The sentences that were found, each after those that it depends on, as far as these were found."""
-        sentences_left = list(dict.fromkeys(reversed(self.found)))
+        sentences_left = list(dict.fromkeys(reversed(self.hits)))
         ordered_sentences: list[str] = []
         known_nouns: set[str] = set()
 
@@ -141,7 +141,7 @@ class OwnLibrary:
             passages = await ask_search(self.search, query)
         except AskFailed as error:
             trail.turns[-1].add_finding(FAILURE, str(error))
-        trail.found += passages
+        trail.hits += passages
         passages_to_show = passages or ["Nothing was found."]
         trail.log.append("\n".join([f"Search: {query}", *passages_to_show]))
 
@@ -189,7 +189,7 @@ async def search_along(
             passage = sentence_by_noun.get(query)
             if passage is None:
                 [passage] = distractor_sentences(text, 1, rng_of("elsewhere", text, query))
-            trail.found.append(passage)
+            trail.hits.append(passage)
 
 
 def _add_query(trail: SearchTrail, turn: Turn) -> None:
@@ -233,7 +233,7 @@ def problem_of(task: Task) -> Problem:
 
 
 def seeker_start(task: Task) -> str:
-    """What the seeker is shown first."""
+    """The text that the seeker sees before its first query."""
     noun, answer, _ = question_aim(task)
     return f"Answer: {answer}. About: {noun}."
 
@@ -253,7 +253,7 @@ def broken_rule(question: str, answer: str, trail: SearchTrail) -> str | None:
     size."""
     if not question.endswith("?") or question.count("?") != 1:
         return "no question"
-    if not trail.found:
+    if not trail.hits:
         return "nothing found"
     if len(trail.queries) < 2:
         return "one search"
@@ -298,7 +298,7 @@ async def search_and_play(
     proposal = await roles.proposer(hint=trail.shown_text, problem="")
     question = text_of(proposal)
     proposer_turns = [*trail.turns, proposal]
-    problem = None  # what the program reads in the question; it is never asked where the library is the user's
+    problem = None  # the problem that the program reads in the question; not for a library of the user's
     if own is None:
         problem = truth_of(task.prompt, question)
         proposal.add_metadata(VALID, problem is not None and str(problem.answer) == answer)
@@ -366,7 +366,7 @@ async def _is_verified(
         passages = mix_noise(trail, noise_sentences, rng)
         problem = " ".join([*passages, question])
     else:
-        passages = [*dict.fromkeys(trail.found)]
+        passages = [*dict.fromkeys(trail.hits)]
         passages += await own.draw_noise(task, noise, rng, passages)
         rng.shuffle(passages)
         problem = "\n".join([*passages, question])

@@ -28,7 +28,7 @@ from cotrain.data.word_problems.wording import NOUNS, PLAIN, fact_sentence
 
 SPLITS = ("train", "validation", "test")
 MAX_ANSWER = 99
-UNKNOWN = "Nothing is known."  # what a search finds that is for none of the world's nouns
+UNKNOWN = "Nothing is known."  # result of a search for none of the world's nouns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,11 +68,11 @@ def adversarial_imitation(
     discriminator_model: str | None = None,  # initial weights of the discriminator; by default the generator's model
     discriminator_lr: float = 2e-4,  # learning rate of the discriminator
     warmup: NotNegative = 20,  # steps in which the generator learns the expert's replies by cross-entropy
-    form: Literal["pair", "steps"] | None = None,  # of raro: what the critic reads; steps of models that know them
-    critiques: int = 4,  # of raro: of each reply
-    tie: Share = 0.5,  # of raro: what a tie earns both
+    form: Literal["pair", "steps"] | None = None,  # for raro: what the critic reads; steps for models that know them
+    critiques: int = 4,  # for raro: critiques of each reply
+    tie: Share = 0.5,  # for raro: reward of both in a tie
     replay: NotNegative = 0,  # replies of an earlier generator that the discriminator learns from too
-    weights: Literal["own", "shared"] = "own",  # of raro: two policies, or one in both roles
+    weights: Literal["own", "shared"] = "own",  # for raro: two policies, or one in both roles
 ) -> Recipe:
     chats = check_demonstrations("adversarial_imitation", run.problems)
     initial_discriminator = discriminator_model or run.model

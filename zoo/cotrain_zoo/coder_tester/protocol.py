@@ -1,4 +1,4 @@
-"""What coder and tester do with one problem: programs, tests, every program with every test, and what each is paid."""
+"""Coder and tester at one problem: programs, tests, every program with every test, and the rewards of both."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ async def write_and_test(
 def program_payments(
     pay: Pay, is_right: bool, passed_tests: Collection[str], graded_tests: Collection[str], valid_tests: Collection[str]
 ) -> list[float]:
-    """What a program earns, to be averaged; [] where it is paid for tests and there are none."""
+    """The parts of a program's reward, which is their mean; [] where it is paid for tests and there are none."""
     payments = []
     if pay in ("truth", "both"):
         payments.append(float(is_right))
@@ -144,7 +144,7 @@ def program_payments(
 
 
 def grader_and_problem(task: Task) -> tuple[ProgramGrader, ProgramProblem]:
-    """What runs the programs of a task, and its problem."""
+    """The grader that runs the programs of a task, and its problem."""
     if not isinstance(task.grader, ProgramGrader):
         raise ConfigError(f"coder_tester: task {task.id} asks for no program; {EXPECTED}", code="E_TASKS_NOT_PROGRAMS")
     problem = task.grader.problem_of(task)
@@ -157,7 +157,7 @@ def grader_and_problem(task: Task) -> tuple[ProgramGrader, ProgramProblem]:
 
 
 def shown_problem(problem: ProgramProblem) -> str:
-    """What the tester sees of a problem: not its tests, and not how a program is to be written."""
+    """The problem as the tester sees it: without its tests, and without how a program is to be written."""
     return problem.question.partition(SHOWN)[0].removesuffix(ASK).strip()
 
 
@@ -178,7 +178,7 @@ def note_program(
     graded_tests: Collection[str],
     valid_tests: Collection[str],
 ) -> None:
-    """What the tests said of a program."""
+    """Record on a solution whether the tests blame its program."""
     if right:
         solution.add_metadata(BLAMED, len(passed_tests) < len(graded_tests))
     else:
@@ -187,7 +187,7 @@ def note_program(
 
 
 def note_tests(turn: Turn, reasons: Mapping[str, str | None], valid_tests: Collection[str], max_tests: int) -> None:
-    """What the reference program said of a turn's tests. ``reasons``: of each test why it failed there."""
+    """Record how a turn's tests fare with the reference program. ``reasons``: test → why it failed there."""
     if turn.parsed.ok:
         turn.add_finding(ANSWER, "\n".join(turn.parsed.tests))
     else:

@@ -61,7 +61,7 @@ from cotrain_zoo.coder_tester.protocol import (
 from cotrain_zoo.coder_tester.short_programs import ShortPrograms
 from cotrain_zoo.coder_tester.unit_tests import parse_tests
 
-TEST, TEST_PROGRAM = "{problem}\nTest:", "{problem}\n{solution}\nTest:"  # of models that were taught so
+TEST, TEST_PROGRAM = "{problem}\nTest:", "{problem}\n{solution}\nTest:"  # prompts of models that know them
 LINES = """Write {most} on lines of their own, each as "assert {entry}(INPUT) == OUTPUT". INPUT and OUTPUT are Python \
 literals, without names, operators or other calls. OUTPUT is what a right program returns. Write nothing else."""
 TEST_FULL = f"""Write unit tests for a program that solves the problem below. A good test is passed by every right \
@@ -101,8 +101,8 @@ def coder_tester(
     most: int | None = None,  # tests of a turn that count; by default 1, of code_a1 4
     sees: Sees | None = None,  # what the tester is shown; by default as the variant has it
     pay: Pay | None = None,  # what pays the coder; by default "truth", of code_a1 "both"
-    valid_by: ValidBy = "reference",  # of cure: who says that a test is valid
-    alpha: float = 0.5,  # of code_a1: weight of valid tests in the tester's reward
+    valid_by: ValidBy = "reference",  # for cure: who says that a test is valid
+    alpha: float = 0.5,  # for code_a1: weight of valid tests in the tester's reward
 ) -> Recipe:
     source = ShortPrograms() if run.tasks is None else run.tasks
     if not isinstance(source, ShortPrograms | ProgramTasks):

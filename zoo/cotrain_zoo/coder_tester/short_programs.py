@@ -22,9 +22,9 @@ from cotrain.data.programs import DEADLINE_S, ProgramGrader, ProgramProblem, tas
 from cotrain.grading.pool import WORKERS
 
 FACTORS, NUMBERS = range(2, 10), range(2, 21)  # a and b of a problem
-INPUTS = range(0, 26)  # what a function is called with
-SPLITS = {"train": range(0, 320), "validation": range(320, 384), "test": range(384, 497)}  # of all problems
-TESTS = 6  # of a problem
+INPUTS = range(0, 26)  # arguments with which a function is called
+SPLITS = {"train": range(0, 320), "validation": range(320, 384), "test": range(384, 497)}  # ranges of all problems
+TESTS = 6  # tests of a problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Kind:
     text: str
     line: str
     slips: tuple[str, ...]  # lines that are easily taken for it
-    compute: Callable[[int, int, int], int]  # of x, a and b
+    compute: Callable[[int, int, int], int]  # a function of x, a and b
 
 
 KINDS = (

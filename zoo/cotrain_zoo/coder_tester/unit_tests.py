@@ -28,7 +28,7 @@ LONGEST = 400  # characters of a test
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitTests:
-    """What a turn of the tester holds."""
+    """The tests in a turn of the tester."""
 
     tests: tuple[str, ...]  # each one line of code, in one notation
     refused: tuple[str, ...] = ()  # why the other lines are no tests

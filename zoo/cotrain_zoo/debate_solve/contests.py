@@ -50,7 +50,7 @@ from cotrain.rollout.role import Turn
 from cotrain.rollout.runner import Roles
 
 Critic = Literal["opponent", "consultant", "none"]
-ASKED = {False: "Wrong step", True: "Right step"}  # what a critic is to name; True: it speaks for the solution
+ASKED = {False: "Wrong step", True: "Right step"}  # the step that a critic is to name; True: it speaks for the solution
 
 
 def parse_review_as_accusation(text: str, fields: Mapping[str, Any]) -> Accusation | ParseFailure:
@@ -138,7 +138,7 @@ async def contest(
 
 
 def critic_fields(task: Task, solution: Turn, side: bool, words: int) -> dict[str, Any]:
-    """What a critic is asked."""
+    """The fields of a critic's prompt."""
     return {
         "problem": task.prompt,
         "solution": solution.tagged_text,
@@ -153,7 +153,7 @@ def critic_fields(task: Task, solution: Turn, side: bool, words: int) -> dict[st
 def record_speeches(
     solutions: Sequence[Turn], speeches: Sequence[Sequence[Turn | None]], sides: Mapping[str, bool]
 ) -> None:
-    """What critics say, and the truth of it."""
+    """Record what critics say, and whether it is true."""
     for solution, turns in zip(solutions, speeches, strict=True):
         for turn in turns:
             if turn is not None:

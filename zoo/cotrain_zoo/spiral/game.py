@@ -50,12 +50,12 @@ class State(Protocol):
 
     @property
     def payoff(self) -> float:
-        """What player 0 wins, when the game is over."""
+        """The payoff of player 0, when the game is over."""
         ...
 
     @property
     def view(self) -> str:
-        """What the mover knows, in words."""
+        """The information that the mover has, in words."""
         ...
 
     def after_move(self, move: str) -> State: ...
@@ -227,7 +227,7 @@ def _best_from(game: Game, behaviour: Behaviour, seat: int, states: Sequence[tup
     opponent lead to each. The player tells them apart by their views alone.
     """
     expectation = 0.0
-    states_by_view: dict[str, list[tuple[State, float]]] = {}  # where the player moves next
+    states_by_view: dict[str, list[tuple[State, float]]] = {}  # states in which the player moves next
     todo = list(states)
     while todo:
         state, weight = todo.pop()
@@ -266,7 +266,7 @@ def _move_probabilities(behaviour: Behaviour, state: State) -> dict[str, float]:
 
 @lru_cache(maxsize=100_000)
 def perfect_value(state: State) -> float:
-    """What player 0 wins when both play perfectly, in a game in which everybody sees everything."""
+    """The payoff of player 0 when both play perfectly, in a game in which everybody sees everything."""
     if state.mover is None:
         return state.payoff
     values = [perfect_value(state.after_move(move)) for move in state.moves]

@@ -37,7 +37,7 @@ class Kuhn:
     @property
     def payoff(self) -> float:
         if self.history[-1] == "fold":
-            return 1.0 if len(self.history) == 2 else -1.0  # who folds has put in the ante alone
+            return 1.0 if len(self.history) == 2 else -1.0  # a player who folds has put in the ante alone
         chips = 2.0 if self.history[-1] == "call" else 1.0
         return chips if CARDS.index(self.cards[0]) > CARDS.index(self.cards[1]) else -chips
 

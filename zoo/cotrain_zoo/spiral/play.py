@@ -136,8 +136,8 @@ async def play_game(task: Task, roles: Roles, first: str, second: str) -> list[t
 async def _play_to_end(
     grader: GameGrader, roles: Roles, seats: tuple[str, str], moves_made: list[tuple[int, Turn]]
 ) -> float:
-    """What player 0 wins, by the end or by a forfeit. Moves are added to ``moves_made``. Raises GameFault, also where a
-    player could not be asked."""
+    """The payoff of player 0, by the end or by a forfeit. Moves are added to ``moves_made``. Raises GameFault, also
+    where a player could not be asked."""
     game = grader.game
     state = grader.start
     while True:

@@ -81,7 +81,7 @@ class OwnGame(Games):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is not measured, for whoever begins a run."""
+        """Notes, shown as a run begins, on what is not measured."""
         missing = []
         if not self.game.covered:
             missing.append("exploitability (probed, covered)")
