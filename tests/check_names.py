@@ -6,7 +6,8 @@ files with different meanings; ``ONE_MEANING`` has those that mean the same in e
 
 Words that the project gave up do not come back: ``RETIRED`` has them with the word that took their place. They are
 looked for in the names of files, classes, functions, parameters, attributes and variables; participles that say
-nothing of a value (``PARTICIPLE_VARIABLES``) are looked for in variables, fields and parameters of ``READ_FOLDERS``."""
+nothing of a value (``PARTICIPLE_VARIABLES``) are looked for in variables and parameters of ``READ_FOLDERS``, and more
+of them (``RECIPE_PARTICIPLES``) in the recipes, those of the zoo included, and in what they are made of."""
 
 import ast
 import sys
@@ -55,6 +56,21 @@ READ_FOLDERS = (
     *("storage", "trackers"),
 )
 NOUNS = {"given": "data/word_problems"}  # participle → folder in which it is a noun: the givens of a problem
+RECIPE_PARTICIPLES = PARTICIPLE_VARIABLES | frozenset(
+    "accepted accused believed drawn earned heard judged kept known played said seen spoken told won written".split()  # noqa: SIM905
+)
+RECIPE_PLACES = (
+    *("recipes", "envs/agent", "envs/played.py", "envs/verifiers", "rollout/monte_carlo.py", "rollout/proposals.py"),
+    *("rollout/reviews.py", "rollout/tournament.py", "rollout/votes.py"),
+)
+
+
+def variables_of(tree: ast.AST) -> set[str]:
+    """The names of variables and parameters."""
+    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return names | {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
+
+
 functions: list[str] = []
 retired: list[str] = []
 places: dict[str, set[str]] = defaultdict(set)
@@ -66,19 +82,24 @@ for path in sorted((root / "cotrain").rglob("*.py")):
     names = {path.stem} | {n.name for n in ast.walk(tree) if isinstance(n, (*nodes, ast.ClassDef))}
     names |= {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
     names |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
-    variables = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    variables = variables_of(tree)
     for name in sorted(RETIRED.keys() & (names | variables)):
         if not place.startswith(KEPT.get(name, ())):
             retired.append(f"{place} has {name!r}; the word for it is {RETIRED[name]}")
-    if place.startswith(READ_FOLDERS):
-        parameters = {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
-        for name in sorted(PARTICIPLE_VARIABLES & (variables | parameters)):
-            if not place.startswith(NOUNS.get(name, "/")):
-                retired.append(f"{place} has a variable {name!r}; name what it is")
+    participles_here = PARTICIPLE_VARIABLES if place.startswith(READ_FOLDERS) else frozenset()
+    if place.startswith(RECIPE_PLACES):
+        participles_here = RECIPE_PARTICIPLES
+    for name in sorted(participles_here & variables):
+        if not place.startswith(NOUNS.get(name, "/")):
+            retired.append(f"{place} has a variable {name!r}; name what it is")
     for node in tree.body:
         if isinstance(node, (*nodes, ast.ClassDef)) and not node.name.startswith("__"):
             places[node.name.strip("_")].add(str(path.relative_to(root)))
 
+for path in sorted((root / "zoo" / "cotrain_zoo").rglob("*.py")):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for name in sorted(RECIPE_PARTICIPLES & variables_of(tree)):
+        retired.append(f"{path.relative_to(root)} has a variable {name!r}; name what it is")
 
 one_word = sum(len(words_of(name)) == 1 for name in functions) / len(functions)
 participles = sum(map(is_participle, functions)) / len(functions)
