@@ -48,7 +48,7 @@ from cotrain.recipes.constitutional.principles import PRINCIPLES, REVISE, keeps_
 from cotrain.recipes.debate.prompts import ACCUSE, ACCUSE_ON
 from cotrain.recipes.magrpo.halves import Halves, halves_grader_of
 from cotrain.recipes.magrpo.teams import ANSWERED, MESSAGE
-from cotrain.recipes.marti.workflows import HEAR
+from cotrain.recipes.marti.workflows import SOLVE_AMONG
 from cotrain.recipes.ssp.searching import (
     ENOUGH,
     SearchTrail,
@@ -430,7 +430,7 @@ def hearing_conversation(settings: GameSettings, index: int) -> Conversation:
     texts = [with_habits(problem, settings.habits, rng).text for _ in range(rng.choice((2, 2, 3)))]
     said = texts[0]
     rng.shuffle(texts)
-    return _one_reply(fill_template(HEAR, problem=problem.text, answers="\n".join(texts)), said)
+    return _one_reply(fill_template(SOLVE_AMONG, problem=problem.text, answers="\n".join(texts)), said)
 
 
 def _problem(settings: GameSettings, rng: random.Random) -> Problem:

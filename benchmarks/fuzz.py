@@ -27,7 +27,8 @@ from typing import Any
 
 from cotrain.analysis.check_data import check_file
 from cotrain.core.errors import DataError
-from cotrain.data.malformed_rows import Quarantine, read_rows, row_reader
+from cotrain.data.malformed_rows import Quarantine
+from cotrain.data.read_rows import read_rows, row_reader
 from cotrain.formats.answers import final_answer
 from cotrain.formats.preferences import read_gram, read_grm, read_rmr1, read_thinkrm
 from cotrain.formats.role_replies import meta_verdict, search_query, self_check, step_verdicts

@@ -41,7 +41,8 @@ from answer_rules import BESIDE, NEIGHBOURS, NOTATIONS, OTHER, SAME, WRAPPED, fi
 
 from cotrain.core.errors import DataError
 from cotrain.core.types import Grade
-from cotrain.data.columns import ANY, lines_of, object_of, row_of
+from cotrain.data.columns import ANY, row_of
+from cotrain.data.row_files import lines_of, object_of
 from cotrain.formats.answers import final_answer
 from cotrain.grading.compare_texts import quick_grade, read_answer, vote_key
 from cotrain.grading.pool import GradingPool

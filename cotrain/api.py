@@ -96,7 +96,8 @@ def resume(
     try:
         is_over = RunDirectory.open(directory).summary.exists()
         if not changed_code and not is_over:
-            # Before ``rebuild_recipe`` imports any code of the user's. ``resume_run`` checks again, for callers of it.
+            # This must run before ``rebuild_recipe`` imports the user's code. ``resume_run`` repeats it, for those who
+            # call that function directly.
             check_code_unchanged(directory)
 
         run_recipe = recipe or rebuild_recipe(directory)
@@ -176,22 +177,20 @@ def _write_report_or_skip(directory: Path) -> None:
 
 
 def _report_failed_run(directory: Path) -> None:
-    """Write the report of a run that failed, if it had begun: nothing is written into a directory of somebody else."""
-    has_begun = (directory / STOPPED).is_file()  # ``runs/run.py`` writes this file if the run can be resumed
-    if has_begun:
+    """Write the report of a run that failed, if it had begun. Nothing is written into a directory that is no run."""
+    is_begun_run = (directory / STOPPED).is_file()  # only ``runs/run.py`` writes this file, if a run can be resumed
+    if is_begun_run:
         _write_report_or_skip(directory)
 
 
 def trust_code(directory: Path | str) -> None:
-    """Trust the Python files that a run directory names, as long as they do not change: they run with all your rights.
-
-    They are imported once here, as the recipe is built again: importing them with consent is what records it.
-    """
+    """Trust the Python files that a run directory names, as long as they do not change. They run with all your
+    rights."""
     from cotrain.core.trust import with_consent
     from cotrain.runs.changes import rebuild_recipe
 
     with with_consent():
-        rebuild_recipe(directory)
+        rebuild_recipe(directory)  # imports the files, and importing a file with consent records its hash
 
 
 def report(directory: Path | str) -> Path:

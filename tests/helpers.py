@@ -375,3 +375,23 @@ def _key_pattern(metric: Metric) -> re.Pattern[str]:
 def is_documented(key: str) -> bool:
     """Has this key of ``metrics.jsonl`` a line in the table?"""
     return any(_key_pattern(metric).fullmatch(key) for metric in TABLE)
+
+
+def active_run(directory, trainer):
+    """A run in this directory, as ``start_run`` makes it before it trains."""
+    from cotrain.runs.log import LoggingObserver, SilentObserver
+    from cotrain.runs.manifest import GrowingHashes
+    from cotrain.runs.out_of_room import DiskRetry
+    from cotrain.runs.run import ActiveRun
+
+    observer = LoggingObserver(SilentObserver(), directory.path)
+    return ActiveRun(
+        directory=directory,
+        trainer=trainer,
+        checkpoint_every=1,
+        keep_every=0,
+        observer=observer,
+        retry_when_full=DiskRetry(lambda: 0, observer),
+        resumed_from=None,
+        file_hashes=GrowingHashes(directory),
+    )

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -299,12 +300,13 @@ def test_check_data_finds_what_the_page_says(capsys):
     assert "3 rows" in capsys.readouterr().out
 
 
-SOURCES = {
-    str(path.relative_to(ROOT))
-    for folder in ("cotrain", "tests", "benchmarks", "bases", "docs", "examples", "reference", "zoo")
-    for path in (ROOT / folder).rglob("*.py")
-}
 NAMED = re.compile(r"`((?:[\w-]+/)*[\w-]+\.py)(?:: ([\w.]+))?`")
+
+
+@cache
+def source_files() -> set[str]:
+    folders = ("cotrain", "tests", "benchmarks", "bases", "docs", "examples", "reference", "zoo")
+    return {str(path.relative_to(ROOT)) for folder in folders for path in (ROOT / folder).rglob("*.py")}
 
 
 def missing_files(path: Path) -> Iterator[str]:
@@ -312,8 +314,8 @@ def missing_files(path: Path) -> Iterator[str]:
     page, a name without a folder that is no file of ours is a user's own."""
     for name, inside in NAMED.findall(path.read_text(encoding="utf-8")):
         near = str((path.parent / name).relative_to(ROOT))
-        known = [s for s in (name, f"cotrain/{name}", near) if s in SOURCES]
-        known = known or [s for s in SOURCES if "/" not in name and s.endswith(f"/{name}")]
+        known = [s for s in (name, f"cotrain/{name}", near) if s in source_files()]
+        known = known or [s for s in source_files() if "/" not in name and s.endswith(f"/{name}")]
         if not known:
             if ("/" in name and not name.startswith("path/to/")) or path.suffix == ".py":
                 yield f"{path.relative_to(ROOT)}: {name}"
@@ -326,7 +328,7 @@ def missing_files(path: Path) -> Iterator[str]:
 
 def test_files_and_functions_that_are_named_exist():
     pages = [path for path in (ROOT / "docs").rglob("*.md") if path.name != "other-frameworks.md"]
-    sources = [ROOT / source for source in SOURCES if source.startswith(("cotrain", "bases"))]
+    sources = [ROOT / source for source in source_files() if source.startswith(("cotrain", "bases"))]
     readers = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *pages, *sources]
     assert not sorted(missing for path in readers for missing in missing_files(path))
 

@@ -4,6 +4,8 @@ says how much it is."""
 import csv
 import json
 import re
+import threading
+import time
 import tomllib
 import urllib.request
 from pathlib import Path
@@ -71,6 +73,7 @@ def test_measuring_says_how_many_episodes_it_plays(tmp_path, capsys):
 @pytest.mark.whole
 def test_the_count_is_what_is_played(tmp_path):
     """Judges are played once more on the start's solutions, where there is a start."""
+    from cotrain.rollout.runner import BatchProgress
     from cotrain.runs.figures import count_episodes, metrics_on_test_split
     from cotrain.trainer.trainer import CoTrainer
 
@@ -78,11 +81,11 @@ def test_the_count_is_what_is_played(tmp_path):
     trainer = CoTrainer(override(tango.tango(**run), ["evaluation.group_size=8"]))
     played = []
 
-    def count(total):
-        played.append(total)
-        return lambda: None
+    class Count(BatchProgress):
+        def begin(self, n_episodes):
+            played.append(n_episodes)
 
-    trainer.eval_progress = count
+    trainer.eval_progress = Count("{}", pytest.fail)
     metrics_on_test_split(trainer)
     trainer.close()
     assert len(played) == 8 and sum(played) == count_episodes(trainer)
@@ -109,6 +112,20 @@ def test_a_page_that_nobody_began_a_run_for_is_closed(tmp_path):
 
     with serve_beside(tmp_path / "run"):
         pass
+
+
+def test_a_run_that_ends_as_soon_as_it_began_lets_its_page_go(tmp_path):
+    from cotrain.cli.view import serve_beside
+
+    def begin_and_end():
+        with serve_beside(tmp_path):
+            time.sleep(0.05)  # the server is waiting for a recipe now
+            (tmp_path / "recipe.json").write_text("{}")
+
+    thread = threading.Thread(target=begin_and_end, daemon=True)
+    thread.start()
+    thread.join(timeout=3)
+    assert not thread.is_alive()
 
 
 @pytest.mark.whole

@@ -67,7 +67,7 @@ class ClassBalance:
             )
         counts = update_counts(counts, labels, self.ema)
         kept_labels = [self._class_label(sample) for sample in first_samples(kept)]
-        weights = class_weights(counts, kept_labels, self.power)  # of each trajectory
+        weights = class_weights(counts, kept_labels, self.power)  # the weight of each trajectory
 
         metrics = {"balance/unlabelled": float(sum(label is None for label in labels))}
         if sum(counts) > 0.0:

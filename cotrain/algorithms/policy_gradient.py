@@ -6,15 +6,15 @@
     ρ_it    = π(y_it) / π_sampler(y_it)                                                ``PPOClip``
     l_it    = −min(ρ_it A_i, clip(ρ_it, 1 − low, 1 + high) A_i)                        ``PPOClip``
     KL_it   = π_ref / π − 1 − log(π_ref / π)                                           ``KLPenalty``, estimator k3
-    L       = reduce(w_i l_it) + β reduce(KL_it) − η reduce(H_it)                      ``policy_loss``
+    L       = reduce(w_i l_it) + β reduce(KL_it) − η reduce(H_it)                      ``loss_of``
 
     reduce  the sum over tokens, divided as ``normalise`` says
     w_i     class weight of the sample (``balance``), else 1
     β       ``kl.weight``
     H_it    entropy of the distribution that the token was drawn from; η is the setting ``entropy``
 
-1. ``PolicyGradient.credit``: rewards → advantages. 2. ``policy_loss``: advantages → loss. The pure functions that they
-call are in ``algorithms/functional/``, each with its equation; ``grpo.py`` has the usual combinations by name.
+1. ``PolicyGradient.credit``: rewards → advantages. 2. ``loss_of``: advantages → loss. The pure functions that they call
+are in ``algorithms/functional/``, each with its equation; ``grpo.py`` has the usual combinations by name.
 
 **Several rewards.** Every signal in ``reward_weights`` is a channel.
 
@@ -50,13 +50,14 @@ Rules:
 - A per-answer reward is missing: the sample is dropped and counted.
 - A trajectory of several samples (a conversation that is cut into pieces) has one reward for the whole: it counts once
   in its group, and all its samples get its advantage.
-- Roles in ``baseline_roles`` are in the groups and metrics, and so in the mean and deviation that are the group's
-  baseline, but are not trained here. So two policies can share one mean and deviation.
+- Roles in ``baseline_roles`` count in the mean and deviation of a group, and in the metrics, but get no gradient here.
+  So two policies can share one mean and deviation.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -94,9 +95,9 @@ from cotrain.algorithms.samples import (
     check_rewards,
     check_step_scale,
     index_groups,
-    on_tokens,
     one_per_trajectory,
     place_rewards,
+    put_on_tokens,
     trajectories_of,
     usable_samples,
     weight_at,
@@ -120,7 +121,6 @@ __all__ = [
     "kl_penalty",
     "leave_one_out",
     "mean_baseline",
-    "policy_loss",
     "uses_ratio",
     "z_score",
 ]
@@ -223,88 +223,97 @@ class KLPenalty:
                 code="E_KL_GRADIENT_ZERO",
             )
 
+    def of_tokens(self, logprobs: torch.Tensor, batch: MicroBatch) -> torch.Tensor:
+        """The estimated KL at each token, ``[B, T]``, not weighted. ``logprobs``: ``[B, T]``."""
+        if batch.reference is None:
+            raise ConfigError(
+                f"the samples lack log-probabilities of {self.to!r}, the reference of the KL term",
+                code="E_REFERENCE_LOGPROBS_MISSING",
+            )
+        return kl_estimate(logprobs, batch.reference, self.estimator)
+
 
 def kl_penalty(to: str, weight: float) -> KLPenalty | None:
     """``KLPenalty``, or None where the coefficient is 0: then no reference is scored."""
     return KLPenalty(to, weight) if weight else None
 
 
-def policy_loss(
-    logprobs: torch.Tensor,
-    entropy: torch.Tensor | None,
-    batch: MicroBatch,
-    totals: BatchTotals,
-    *,
-    token_loss: TokenLoss,
-    normalise: Normalise = "token",
-    constant: float | None = None,
-    kl: KLPenalty | None = None,
-    entropy_coef: float = 0.0,
-) -> Loss:
-    """One micro-batch's share (equation at the top), and sums over its tokens for the metrics.
+@dataclass(frozen=True, kw_only=True)
+class PolicyLossOptions:
+    """The loss, with its options (equation at the top)."""
 
-    Args:
-        logprobs: ``[B, T]`` log π of the sampled tokens.
-        entropy: ``[B, T]`` of the distribution that each was drawn from; needed when its coefficient is not zero.
-        totals: tokens and sequences of the whole update, by which the sums are divided.
-        token_loss: the loss of each token.
-        normalise, constant: by what the sum over tokens is divided. "token": the tokens of the update. "sequence": each
-            sequence's sum by its own tokens, then by the sequences of the update. "constant": ``constant`` times
-            the sequences of the update.
-        entropy_coef: η, the coefficient of the entropy.
+    loss: TokenLoss = PPO_CLIP  # the loss of each token
+    # By what the sum over tokens is divided:
+    #
+    #     "token"      by the tokens of the update
+    #     "sequence"   the sum of each sequence by its own tokens, then by the sequences of the update
+    #     "constant"   by ``constant`` times the sequences of the update
+    normalise: Normalise = "token"
+    constant: float | None = None  # tokens per sequence, with normalise="constant"
+    kl: KLPenalty | None = None
+    entropy: float = 0.0  # η, the coefficient of the entropy
 
-    Metrics: "clip_fraction", "ratio", "sampler_trainer_diff" (|log π_sampler − log π|), "sampler_trainer_kl" (k3 of the
-    two), "surprisal" (−log π, whose mean on policy estimates the entropy), "kl" and "entropy" where they are computed,
-    and "mismatch_masked" where samples have bounds (``policy_loss.py``).
-    """
-    mask = batch.mask
+    def loss_of(
+        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, totals: BatchTotals
+    ) -> Loss:
+        """One micro-batch's share of the loss, and sums over its tokens for the metrics.
 
-    def reduce_term(per_token: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
+        Args:
+            predictions: ``[B, T]`` log π of the sampled tokens.
+            entropy: ``[B, T]`` of the distribution that each was drawn from; needed when its coefficient is not zero.
+            totals: tokens and sequences of the whole update, by which the sums are divided.
+
+        Metrics: "clip_fraction", "ratio", "sampler_trainer_diff" (|log π_sampler − log π|), "sampler_trainer_kl" (k3 of
+        the two), "surprisal" (−log π, whose mean on policy estimates the entropy), "kl" and "entropy" where they are
+        computed, and "mismatch_masked" where samples have bounds (``policy_loss.py``).
+        """
+        logprobs = predictions  # other algorithms of this interface predict values or scores
+        mask = batch.mask
+
+        token_losses, observed = self.loss(logprobs, batch)
+        is_masked = outside_bounds(logprobs, batch)  # [B] bool
+        if is_masked is not None:
+            # The gradient of a ratio that overflows is NaN, also where ``masked_fill`` hides its loss (0 · inf). So the
+            # loss is computed again with ratio 1 in the samples that are masked. Metrics keep the ratio.
+            token_losses, _ = self.loss(logprobs, with_unit_ratio(batch, is_masked, logprobs))
+            token_mask = is_masked[:, None].expand_as(mask)  # [B, T]
+            token_losses = token_losses.masked_fill(token_mask, 0.0)
+            observed["mismatch_masked"] = token_mask.to(mask.dtype)
+        value = self._reduce(token_losses, mask, totals, weights=batch.weights)
+        observed["surprisal"] = -logprobs
+
+        if self.kl is not None:
+            observed["kl"] = self.kl.of_tokens(logprobs, batch)
+            value = value + self.kl.weight * self._reduce(observed["kl"], mask, totals)
+
+        if entropy is not None:
+            observed["entropy"] = entropy
+            value = value - self.entropy * self._reduce(entropy, mask, totals)
+        elif self.entropy:
+            raise ConfigError(
+                f"an entropy bonus of {self.entropy} needs the entropy of each token; none was given",
+                code="E_ENTROPY_MISSING",
+            )
+
+        return Loss(value=value, sums={name: masked_sum(x.detach(), mask) for name, x in observed.items()})
+
+    def _reduce(
+        self, per_token: torch.Tensor, mask: torch.Tensor, totals: BatchTotals, weights: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """The sum over tokens ``[B, T]``, divided as ``normalise`` says. ``weights``: ``[B]``."""
         return reduce_loss(
             per_token,
             mask,
-            normalise=normalise,
+            normalise=self.normalise,
             tokens=totals.tokens,
             sequences=totals.sequences,
-            constant=constant,
+            constant=self.constant,
             weights=weights,
         )
 
-    token_losses, observed = token_loss(logprobs, batch)
-    is_masked = outside_bounds(logprobs, batch)  # [B] bool
-    if is_masked is not None:
-        # The ratio of a sample out of bounds may overflow, and its gradient would not be finite even where the loss is
-        # masked. So the loss is computed again with ratio 1 in these samples. Metrics keep the ratio.
-        token_losses, _ = token_loss(logprobs, with_unit_ratio(batch, is_masked, logprobs))
-        token_mask = is_masked[:, None].expand_as(mask)  # [B, T]
-        token_losses = token_losses.masked_fill(token_mask, 0.0)
-        observed["mismatch_masked"] = token_mask.to(mask.dtype)
-    value = reduce_term(token_losses, batch.weights)
-    observed["surprisal"] = -logprobs
-
-    if kl is not None:
-        if batch.reference is None:
-            raise ConfigError(
-                f"the samples lack log-probabilities of {kl.to!r}, the reference of the KL term",
-                code="E_REFERENCE_LOGPROBS_MISSING",
-            )
-        observed["kl"] = kl_estimate(logprobs, batch.reference, kl.estimator)
-        value = value + kl.weight * reduce_term(observed["kl"])
-
-    if entropy is not None:
-        observed["entropy"] = entropy
-        value = value - entropy_coef * reduce_term(entropy)
-    elif entropy_coef:
-        raise ConfigError(
-            f"an entropy bonus of {entropy_coef} needs the entropy of each token; none was given",
-            code="E_ENTROPY_MISSING",
-        )
-
-    return Loss(value=value, sums={name: masked_sum(x.detach(), mask) for name, x in observed.items()})
-
 
 def check_loss(loss: TokenLoss, normalise: Normalise = "token", constant: float | None = None) -> None:
-    """Raise ConfigError unless ``policy_loss`` can work with these."""
+    """Raise ConfigError unless ``PolicyLossOptions`` can work with these."""
     if not callable(loss):
         raise ConfigError(
             f"loss is {loss!r}, expected a function such as PPOClip(0.2, 0.2) or one of algorithms/policy_loss.py",
@@ -323,7 +332,8 @@ def check_loss(loss: TokenLoss, normalise: Normalise = "token", constant: float 
 
 
 def uses_ratio(loss: TokenLoss) -> bool:
-    """Whether the loss weighs a token by π_learner / π_sampler. A user's own loss is assumed to."""
+    """Whether the loss weighs a token by π_learner / π_sampler. True for a user's own loss, whose formula is not
+    known."""
     base_loss = _on_policy_loss(loss)
     if isinstance(base_loss, ScoreFunction):
         return base_loss.cap is not None  # without a cap it is −A log π
@@ -331,8 +341,8 @@ def uses_ratio(loss: TokenLoss) -> bool:
 
 
 def _on_policy_loss(loss: TokenLoss) -> TokenLoss:
-    """The loss of samples that are trained with the prompt that they answered. ``Shaped`` uses it for these, and a
-    loss of its own for samples whose prompt was changed after sampling. Any other loss is for all samples."""
+    """The loss of samples that are trained with the prompt that they answered: ``Shaped`` has another one for samples
+    whose prompt was changed after sampling. Any other loss is for all samples."""
     return loss.on_policy if isinstance(loss, Shaped) else loss
 
 
@@ -344,44 +354,18 @@ def has_other_terms(loss: TokenLoss, kl: KLPenalty | None, entropy_coef: float) 
     return has_kl or entropy_coef != 0.0 or is_user_loss
 
 
-@dataclass(frozen=True, kw_only=True)
-class PolicyLossOptions:
-    """Options of ``policy_loss``, and its call, for an algorithm that uses it."""
-
-    loss: TokenLoss = PPO_CLIP
-    normalise: Normalise = "token"
-    constant: float | None = None  # tokens per sequence, with normalise="constant"
-    kl: KLPenalty | None = None
-    entropy: float = 0.0  # η, the coefficient of the entropy: ``entropy_coef`` of ``policy_loss``
-
-    def loss_of(
-        self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, totals: BatchTotals
-    ) -> Loss:
-        """``policy_loss`` with these options. ``predictions``: log π of the sampled tokens, [B, T]."""
-        return policy_loss(
-            predictions,
-            entropy,
-            batch,
-            totals,
-            token_loss=self.loss,
-            normalise=self.normalise,
-            constant=self.constant,
-            kl=self.kl,
-            entropy_coef=self.entropy,
-        )
+# -- The algorithm: from rewards to advantages; its loss is ``PolicyLossOptions.loss_of``.
 
 
-# -- The algorithm: from rewards to advantages; its loss is ``policy_loss``.
-
-
-# Rewards as tensors (``TokenRewards`` in ``samples.py``). A conversation that is cut into several samples has one
-# reward for the whole, placed in each of them. So there are two ways to count:
+# Rewards as tensors (``TokenRewards`` in ``samples.py``). A conversation that is cut into three samples has one reward
+# for the whole, at three places: on the last token of each. Comments give the length of a tensor in brackets:
 #
-#     [U]   each reward once: what advantages are computed of
-#     [M]   each place, a token of a sample, that has a reward: what is placed on tokens
+#     [N]         samples
+#     [rewards]   each reward once: what advantages are computed of
+#     [places]    each token of a sample that has a reward
 #
-# ``rewards.samples_to_rewards`` takes a value of each of N samples, [N], and gives [U]; ``rewards.rewards_to_places``
-# takes [U] and gives [M].
+# ``rewards.gather_from_samples`` looks up the sample of each reward, [N] → [rewards], e.g. its group. ``put_on_tokens``
+# takes [rewards], and gives a row of tokens for each sample.
 
 OverBatch = Callable[["torch.Tensor"], "torch.Tensor"]  # [N] → [N], N tokens of the whole batch
 MERGED = "merged"  # name of the channel that holds a sum of rewards, in the metrics too
@@ -439,9 +423,9 @@ class PolicyGradient(PolicyLossOptions):
                 f"{name}: sum_rewards_first=True, but rewards has no per-answer signal to add up",
                 code="E_NO_SIGNAL_TO_SUM",
             )
-        # Weights that decay are checked where they start and where they end.
-        self._check_span_weights(self._weights_at(0, planned=1))
-        self._check_span_weights(self._weights_at(1, planned=1))
+        # Weights that decay are checked where they start and where they end, here after the only planned update.
+        self._outcome_share(self._weights_at(0, planned=1))
+        self._outcome_share(self._weights_at(1, planned=1))
 
     def _weights_at(self, updates: int, planned: int) -> dict[Signal, float]:
         """The weight of each reward after ``updates`` of ``planned`` updates."""
@@ -451,17 +435,12 @@ class PolicyGradient(PolicyLossOptions):
         return [signal for signal in self.reward_weights if signal.per == per]
 
     def _outcome_share(self, weights: Mapping[Signal, float]) -> float:
-        """Weight of the per-answer channels: 1 − Σ α of the per-span rewards; 1 where they are no shares of 1."""
+        """Weight of the per-answer channels: 1 − Σ α of the per-span rewards. 1 where these are no shares of 1.
+
+        Raises ConfigError where they should be shares of 1 and are not. Weights that decay in different shapes may fit
+        at the start and at the end, and add up to more than 1 between."""
         if self.advantage_mix != "convex":
             return 1.0
-        # Checked where the weights start and end. Between, weights of different shapes may add up to more than 1.
-        self._check_span_weights(weights)
-        return 1.0 - sum(weights[signal] for signal in self._signals_of_kind("span"))
-
-    def _check_span_weights(self, weights: Mapping[Signal, float]) -> None:
-        """Raise ConfigError where weights of per-span channels should be shares of 1 and are not."""
-        if self.advantage_mix != "convex":
-            return
         alphas = {signal.name: weights[signal] for signal in self._signals_of_kind("span")}
         outcome_share = 1.0 - sum(alphas.values())
         if any(not 0.0 <= alpha <= 1.0 for alpha in alphas.values()) or outcome_share < -1e-9:
@@ -470,6 +449,7 @@ class PolicyGradient(PolicyLossOptions):
                 "1, the outcome has the rest; use advantage_mix='add' for free weights",
                 code="E_SPAN_WEIGHTS",
             )
+        return outcome_share
 
     def needs(self) -> Needs:
         signals = [*self.reward_weights]
@@ -488,10 +468,11 @@ class PolicyGradient(PolicyLossOptions):
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
         # 1. The samples that have every reward of a whole answer, and their groups.
-        samples, dropped = usable_samples(batch.samples, self.reward_weights)
+        samples, unusable = usable_samples(batch.samples, self.reward_weights)
+        dropped = Counter(unusable)  # reason → number of samples
         for edit in self.edit_before:
             samples, left_out = edit(samples)
-            dropped |= left_out
+            dropped.update(left_out)
         group_ids, n_groups = index_groups(samples)
 
         # 2. Their rewards at the tokens that they were given for, and the weight of each reward now.
@@ -500,7 +481,8 @@ class PolicyGradient(PolicyLossOptions):
         metrics = {"traces": float(len(samples)), "groups": float(n_groups)}
         metrics |= _reward_metrics(samples, rewards)
         if self.advantage_mix == "reward":
-            # The loop below logs the weight of each channel. Here one channel has all signals, so log theirs, too.
+            # The loop below logs the factor of each channel under this key. Here one channel has all signals, so their
+            # weights in its sum are logged, too.
             metrics |= {f"advantage_mix/{signal.name}": weight for signal, weight in weights.items()}
 
         # 3. The advantages of each channel, mixed: A = Σ_c factor_c A_c.
@@ -525,7 +507,7 @@ class PolicyGradient(PolicyLossOptions):
         ]
         for edit in self.edit_after:
             learned, left_out = edit(learned)
-            dropped |= left_out
+            dropped.update(left_out)
 
         # 5. Class weights: from the class frequencies of all samples, on those that are learned from.
         new_state: State = {}
@@ -540,7 +522,7 @@ class PolicyGradient(PolicyLossOptions):
             new_state["baselines"] = dict(sorted(baselines.items()))
 
         rounded = tuple(replace(sample, advantages=sample.advantages.to(torch.float32)) for sample in learned)
-        return Credit(samples=rounded, metrics=metrics, dropped=dropped), new_state
+        return Credit(samples=rounded, metrics=metrics, dropped=dict(dropped)), new_state
 
     def _reward_channels(
         self, samples: Sequence[Sample], rewards: Mapping[Signal, TokenRewards], weights: Mapping[Signal, float]
@@ -571,26 +553,26 @@ class PolicyGradient(PolicyLossOptions):
         is_flat = torch.ones(n_groups, dtype=torch.bool)
         for channel in channels:
             if channel.factor:
-                rewards = channel.rewards
-                groups_of_rewards = rewards.samples_to_rewards(group_ids)  # [U]
-                is_flat &= group_is_flat(rewards.unique_values, groups_of_rewards, n_groups)
+                group_of_reward = channel.rewards.gather_from_samples(group_ids)  # [rewards]
+                is_flat &= group_is_flat(channel.rewards.unique_values, group_of_reward, n_groups)
         return float(is_flat.double().mean())
 
     def _channel_advantages(
         self, name: str, rewards: TokenRewards, samples: Sequence[Sample], group_ids: torch.Tensor, baselines: Baselines
     ) -> tuple[list[torch.Tensor], Baselines]:
         """The advantages of one channel, float64 ``[T]`` of each sample, and the baselines after it."""
-        values = rewards.unique_values  # [U]: one for each reward
-        if self.baseline is not None:  # the running mean over the episodes of a role
+        values = rewards.unique_values  # [rewards], and so are ``keys`` and ``episodes``
+        if self.baseline is not None:  # the running mean of this channel over the earlier episodes of a role
             owners = [samples[index] for index in rewards.unique_samples.tolist()]
             keys = [f"{owner.role}/{name}" for owner in owners]
             episodes = [owner.episode_key for owner in owners]
-            values, baselines = self.baseline(values, keys=keys, episodes=episodes, seen=baselines)
+            values, baselines = self.baseline.subtract_from(values, keys, episodes, baselines)
         if self.advantage is not None:
-            values = self.advantage(values, rewards.samples_to_rewards(group_ids))
+            group_of_reward = rewards.gather_from_samples(group_ids)
+            values = self.advantage(values, group_of_reward)
 
         # One [T] per sample: each reward's advantage on the token that the reward is placed on, 0 elsewhere.
-        placed = on_tokens(samples, rewards, rewards.rewards_to_places(values))
+        placed = put_on_tokens(samples, rewards, values)
         advantages = [reward_to_go(row) for row in placed]  # A(t): the sum of those at t or later
 
         # Samples without a value in this channel keep advantage 0.
@@ -612,10 +594,11 @@ def _summed_rewards(
     sums = torch.zeros(n_trajectories, dtype=torch.float64)
     for signal, weight in weights.items():
         signal_rewards = rewards[signal]
-        # A span weight is 1 / (number of values on the span): where two reviews gave one span a value, each counts 1/2,
-        # so that a span has the mean of its values. The 1/K of ``step_scale`` is in the values already.
-        values = signal_rewards.unique_values * signal_rewards.unique_span_weights  # [U]
-        sums.index_add_(0, signal_rewards.samples_to_rewards(trajectories), weight * values)
+        # The span weight of a reward is 1/2 where two reviews judged one span, so that the span has the mean of its
+        # values, and 1 for a whole answer. The 1/K of ``step_scale`` is in the values already.
+        values = signal_rewards.unique_values * signal_rewards.unique_span_weights  # [rewards]
+        trajectory_of_reward = signal_rewards.gather_from_samples(trajectories)
+        sums.index_add_(0, trajectory_of_reward, weight * values)
     return one_per_trajectory(samples, sums)
 
 

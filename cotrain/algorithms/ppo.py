@@ -25,8 +25,8 @@ from cotrain.algorithms.samples import (
     StepScale,
     check_rewards,
     check_step_scale,
-    on_tokens,
     place_rewards,
+    put_on_tokens,
     trajectories_of,
     usable_samples,
     weight_at,
@@ -175,7 +175,7 @@ def _token_rewards(
     for signal in spans_first:
         weight = weight_at(reward_weights[signal], batch.updates, batch.planned)
         channel = place_rewards(samples, signal, scale)
-        for total, part in zip(token_rewards, on_tokens(samples, channel, channel.values), strict=True):
+        for total, part in zip(token_rewards, put_on_tokens(samples, channel, channel.unique_values), strict=True):
             total += weight * part
     return token_rewards
 

@@ -24,8 +24,8 @@ class RunningMean:
         if not 0.0 <= self.decay < 1.0:
             raise ConfigError(f"RunningMean: decay {self.decay} must be in [0, 1)", code="E_RUNNING_MEAN_DECAY")
 
-    def __call__(
-        self, values: torch.Tensor, keys: Sequence[str], episodes: Sequence[str], seen: Baselines
+    def subtract_from(
+        self, values: torch.Tensor, keys: Sequence[str], episodes: Sequence[str], baselines: Baselines
     ) -> tuple[torch.Tensor, Baselines]:
         """Values ``[N]`` minus the baseline of each one's key, and the baselines after this batch.
 
@@ -33,15 +33,15 @@ class RunningMean:
             values: ``[N]``.
             keys: ``[N]`` "role/channel" of each value.
             episodes: ``[N]`` the episode of each value.
-            seen: the baselines before this batch.
+            baselines: those before this batch.
         """
         centred = torch.zeros_like(values)
-        baselines = dict(seen)
+        new_baselines = dict(baselines)
         for key in sorted(set(keys)):
             indices = [i for i, value_key in enumerate(keys) if value_key == key]
             episodes_of_key = [episodes[i] for i in indices]
-            before = baselines.get(key, 0.0)
+            before = new_baselines.get(key, 0.0)
             advantages, after = ema_baseline(values[indices], episodes_of_key, before, decay=self.decay)
             centred[indices] = advantages
-            baselines[key] = after
-        return centred, baselines
+            new_baselines[key] = after
+        return centred, new_baselines

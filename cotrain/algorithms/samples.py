@@ -168,7 +168,7 @@ def check_rewards(owner: str, rewards: RewardWeights) -> None:
             f"{owner}: rewards names no signal; expected for example reward_weights={{OUTCOME: 1.0}}",
             code="E_NO_REWARD_NAMED",
         )
-    start_and_end_weights: list[float] = []  # of all signals
+    start_and_end_weights: list[float] = []  # all signals' weights at both ends
     for signal, weight in rewards.items():
         if not isinstance(signal, Signal):
             raise ConfigError(
@@ -235,43 +235,40 @@ class TokenRewards(NamedTuple):
 
     A reward of a whole trajectory is placed in each of the trajectory's samples, so there are two ways to count:
 
-        [U]   the rewards, each once             ``unique_values``, ``unique_samples``
-        [M]   the places that have a reward      ``values``, ``sample_index``, ``token_index``
+        [rewards]   each reward once                          ``unique_values``, ``unique_samples``
+        [places]    each token of a sample that has one       ``values``, ``sample_index``, ``token_index``
     """
 
-    values: torch.Tensor  # [M] float64
-    span_weights: torch.Tensor  # [M] float64, 1 / number of values on the same span
-    token_index: torch.Tensor  # [M] int64, index of the token that each value is on
-    sample_index: torch.Tensor  # [M] int64, index of the sample it belongs to
-    first_index: torch.Tensor  # [U] int64, index in [M] of the first value of each reward
-    reward_index: torch.Tensor  # [M] int64, index in [U] of the reward to which each value belongs
+    values: torch.Tensor  # [places] float64
+    # [places] float64, 1 / number of values on the same span: 1/2 where two reviews judged it, 1 for a whole answer
+    span_weights: torch.Tensor
+    token_index: torch.Tensor  # [places] int64, index of the token that each value is on
+    sample_index: torch.Tensor  # [places] int64, index of the sample it belongs to
+    first_index: torch.Tensor  # [rewards] int64, index in [places] of the first value of each reward
+    reward_index: torch.Tensor  # [places] int64, index in [rewards] of the reward to which each value belongs
 
     @property
     def unique_values(self) -> torch.Tensor:
-        """[U] float64, the value of each reward."""
+        """[rewards] float64, the value of each reward."""
         return self.values[self.first_index]
 
     @property
     def unique_samples(self) -> torch.Tensor:
-        """[U] int64, the index of the (first) sample that has each reward."""
+        """[rewards] int64, the index of the (first) sample that has each reward."""
         return self.sample_index[self.first_index]
 
     @property
     def unique_span_weights(self) -> torch.Tensor:
-        """[U] float64, the span weight of each reward."""
+        """[rewards] float64, the span weight of each reward."""
         return self.span_weights[self.first_index]
 
     def samples_with_value(self) -> list[int]:
         """The indices of the samples that have any value, in order."""
         return sorted(set(self.sample_index.tolist()))
 
-    def samples_to_rewards(self, by_sample: torch.Tensor) -> torch.Tensor:
-        """[N] → [U]: for each reward what belongs to its sample, such as the sample's group."""
+    def gather_from_samples(self, by_sample: torch.Tensor) -> torch.Tensor:
+        """[N] → [rewards]: for each reward what belongs to its sample, such as the sample's group."""
         return by_sample[self.unique_samples]
-
-    def rewards_to_places(self, values: torch.Tensor) -> torch.Tensor:
-        """[U] → [M]: the value of a reward at every place that has it."""
-        return values[self.reward_index]
 
 
 def place_rewards(samples: Sequence[Sample], signal: Signal, scale: StepScale = "1/K") -> TokenRewards:
@@ -284,7 +281,7 @@ def place_rewards(samples: Sequence[Sample], signal: Signal, scale: StepScale = 
     sample_index: list[int] = []
     first_index: list[int] = []
     reward_index: list[int] = []
-    reward_of_trajectory: dict[str, int] = {}  # trajectory → index in [U] of its per-answer reward
+    reward_of_trajectory: dict[str, int] = {}  # trajectory → index in [rewards] of its per-answer reward
 
     span_counts: dict[str, int] = {}
     if signal.per == "span" and scale == "1/K":
@@ -305,7 +302,7 @@ def place_rewards(samples: Sequence[Sample], signal: Signal, scale: StepScale = 
         for reward, span in zip(rewards, spans, strict=True):
             value = reward.value * (1.0 / divisor)
 
-            new_number = len(first_index)  # index in [U] if this is a new reward
+            new_number = len(first_index)  # index in [rewards] if this is a new reward
             number = new_number
             if reward.tokens is None and sample.trajectory:  # an earlier sample may have the same reward
                 number = reward_of_trajectory.setdefault(sample.trajectory, new_number)
@@ -357,7 +354,7 @@ def trajectories_of(samples: Sequence[Sample]) -> tuple[torch.Tensor, int]:
 
 def one_per_trajectory(samples: Sequence[Sample], values: torch.Tensor) -> TokenRewards:
     """One reward for each trajectory, on the last token of each of its samples. ``values``: float64, by trajectory in
-    the order of ``trajectories_of``. So [U] runs over trajectories here, and [M] over samples."""
+    the order of ``trajectories_of``. So [rewards] runs over trajectories here, and [places] over samples."""
     trajectories, n_trajectories = trajectories_of(samples)
     first_sample: dict[int, int] = {}  # trajectory → index of its first sample
     for index, trajectory in enumerate(trajectories.tolist()):
@@ -381,15 +378,16 @@ def first_samples(samples: Sequence[Sample]) -> list[Sample]:
     return list(firsts.values())
 
 
-def on_tokens(samples: Sequence[Sample], channel: TokenRewards, values: torch.Tensor) -> list[torch.Tensor]:
-    """``values`` ``[M]`` times their span weights, on the tokens on which they are placed, 0 elsewhere: float64 ``[T]``
-    for each sample."""
+def put_on_tokens(samples: Sequence[Sample], rewards: TokenRewards, values: torch.Tensor) -> list[torch.Tensor]:
+    """One row of tokens for each sample, float64 ``[T]``: at each place the value of its reward times the span weight,
+    0 elsewhere. ``values``: ``[rewards]``, such as the advantage of each reward."""
     lengths = torch.tensor([len(sample.token_ids) for sample in samples], dtype=torch.int64)
 
     # All samples one after the other in one long row, which is split at the end.
     starts = lengths.cumsum(0) - lengths
-    positions = starts[channel.sample_index] + channel.token_index
-    row = add_at_tokens(values * channel.span_weights, positions, int(lengths.sum()))
+    positions = starts[rewards.sample_index] + rewards.token_index
+    values_at_places = values[rewards.reward_index]
+    row = add_at_tokens(values_at_places * rewards.span_weights, positions, int(lengths.sum()))
     return list(row.split(lengths.tolist()))
 
 

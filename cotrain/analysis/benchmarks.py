@@ -45,11 +45,11 @@ from cotrain.core.types import (
 )
 from cotrain.core.verbosity import ProgressPrinter, count_of, json_text, print_lines, print_progress
 from cotrain.data import programs
-from cotrain.data.columns import normal_question
 from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.processbench import FixedSolution
 from cotrain.data.programs import KINDS as PROGRAMS
 from cotrain.data.programs import ProgramGrader
+from cotrain.data.question_text import normal_question
 from cotrain.data.suite_files import JUDGED, draw_items, draw_tasks, load_suite, suite_data
 from cotrain.formats.answers import final_answer
 from cotrain.formats.solutions import UNFINISHED, parse_solution
@@ -70,10 +70,11 @@ from cotrain.rollout.fixed_solutions import judge_fixed_solutions
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.reviews import review
 from cotrain.rollout.role import Role, Turn
-from cotrain.rollout.runner import Roles, RolloutRunner
+from cotrain.rollout.runner import JointProgress, Roles, RolloutRunner
 from cotrain.rollout.token_calls import tool_name, with_tool
 from cotrain.rollout.tournament import RATING, hold_tournament
 from cotrain.runs import opening
+from cotrain.runs.check_tools import check_tools
 from cotrain.runs.choose_formats import (
     AUTO,
     DEFAULT_FORMAT,
@@ -143,6 +144,7 @@ def evaluate_suites(
     recipe = opening.recipe_of(directory, judging=judging)
     if options.tool is not None:
         recipe = replace(recipe, roles=with_tool(recipe.roles, options.tool))
+        check_tools(recipe)
     grader = AnswerGrader()
     items = _read_items(paths, options, grader, say)
     options = _with_role_names(recipe, options)
@@ -407,7 +409,7 @@ def evaluate_suite(
         return rows
     replace_file(path, b"".join(map(encode_row, [{"settings": settings}, *rows])))  # what is finished is never lost
     pace = ProgressPrinter(each * len(items), f"{name}: {{}} answers", say, done=len(rows))
-    runner.progress = lambda total: pace.add
+    runner.progress = JointProgress(pace)
     with JsonlWriter(path) as file:
         for start in range(len(rows) // each, len(items), CHUNK):
             chunk = items[start : start + CHUNK]

@@ -35,14 +35,17 @@ from cotrain.core.errors import DataError
 from cotrain.core.statistics import FEW_TESTED
 from cotrain.core.types import UNLABELLED, ParseFailure, has_split
 from cotrain.core.verbosity import ProgressPrinter
-from cotrain.data.columns import ANY, DATA_ENDINGS, Schema, format_of, normal_question, part_of, row_of, words_in
+from cotrain.data.columns import ANY, Schema, row_of
 from cotrain.data.few_problems import few_tested_text
 from cotrain.data.files import SPLITS, JsonlTasks, cut_into_splits
 from cotrain.data.labels import allows_unanswered, with_labels
-from cotrain.data.malformed_rows import Quarantine, numbered_lines, parse_rows
+from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.processbench import solution_of_row
 from cotrain.data.programs import ROW_READERS
-from cotrain.data.unread_columns import columns_note, count_columns, is_word_character
+from cotrain.data.question_text import is_word_character, normal_question, words_in
+from cotrain.data.read_rows import numbered_lines, parse_rows
+from cotrain.data.row_files import DATA_ENDINGS, format_of, split_named_by
+from cotrain.data.unread_columns import columns_note, count_columns
 from cotrain.formats.answers import free_solution
 from cotrain.formats.solutions import TAGS, tagged_solution
 from cotrain.grading.compare_texts import vote_key
@@ -223,7 +226,7 @@ def check_file(
     lengths, histogram = _length_statistics(questions)
     seen = _view_of_run(questions, bool(unanswered)) | _view_of_labels(path, schema, labelled)
     code = _code_of_run(questions)
-    is_split = part_of(Path(path)) in SPLITS  # a file of a directory is used with its other files
+    is_split = split_named_by(Path(path)) in SPLITS  # a file of a directory is used with its other files
     whole_file = [] if is_split else _find_few_problems((seen or code).get("splits", {}))
     return LintReport(
         path=str(path),

@@ -14,11 +14,12 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.verbosity import json_text, print_lines
 from cotrain.storage.schemas import check_path, refuse_missing
 
+# ``cotrain xplay`` prints one of three matrices. Two of them have a flag; without either, generators meet verifiers.
 SEATS = "--seats"
 ROLLOUTS = "--on-rollouts"
-# the matrix of ``xplay`` that alone looks at a flag
-OF_ONE = {"--signal": SEATS, "--rollouts": ROLLOUTS, "--reference": ROLLOUTS}
-NOT_OF = {SEATS: ("--role",), ROLLOUTS: ("--problems", "--samples", "--split")}  # and flags that one does not look at
+GENERATORS = ""
+MATRIX_OF_FLAG = {"--signal": SEATS, "--rollouts": ROLLOUTS, "--reference": ROLLOUTS}  # no other matrix uses the flag
+UNUSED_FLAGS = {SEATS: ("--role",), ROLLOUTS: ("--problems", "--samples", "--split"), GENERATORS: ()}
 
 
 def attack(argv: Sequence[str]) -> int:
@@ -26,10 +27,12 @@ def attack(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain attack", description=attack.__doc__)
     parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
     add_count(parser, "--problems", "number of problems that are solved (default: 128)", default=128)
-    add_count(parser, "--each", "solutions a string (default: 1)", default=1)
-    add_count(parser, "--seed", "other strings (default: 0)", least=0, default=0)
-    parser.add_argument("--fixed", action="store_true", help="wrong solutions of the generator as it began")
-    parser.add_argument("--start", action="store_true", help="the models as the run began; into attack-start.json")
+    add_count(parser, "--each", "solutions for each string (default: 1)", default=1)
+    add_count(parser, "--seed", "random seed of the strings (default: 0)", least=0, default=0)
+    parser.add_argument("--fixed", action="store_true", help="take wrong solutions of the generator as it began")
+    parser.add_argument(
+        "--start", action="store_true", help="attack the models as the run began; writes attack-start.json"
+    )
     parser.add_argument("--out", metavar="DIR", help="where attack.json goes (default: the run; of a model evals/NAME)")
     arguments = _parse_arguments(parser, argv)
     refuse_missing(arguments.directory)
@@ -61,16 +64,22 @@ def xplay(argv: Sequence[str]) -> int:
     """Let generators and verifiers of different steps, and of different runs, play against each other."""
     parser = Parser(prog="cotrain xplay", description=xplay.__doc__)
     parser.add_argument("directories", metavar="DIR", nargs="+", help="a run, or several on the same problems")
-    add_count(parser, "--every", "steps between those that play", default=25)
-    add_count(parser, "--problems", "held-out ones (default: 64)", default=64)
-    add_count(parser, "--samples", "solutions of each (default: 4)", default=4)
+    add_count(parser, "--every", "steps between checkpoints that play", default=25)
+    add_count(parser, "--problems", "number of held-out problems (default: 64)", default=64)
+    add_count(parser, "--samples", "solutions of each problem (default: 4)", default=4)
     parser.add_argument("--on-rollouts", action="store_true", help="stored verifiers review the run's own rollouts")
-    add_count(parser, "--rollouts", "of each step, then (default: 128)", default=128)
+    add_count(parser, "--rollouts", "with --on-rollouts: rollouts of each step (default: 128)", default=128)
     parser.add_argument(
-        "--reference", nargs="+", default=[], metavar="MODEL", help="judges from outside, which review the same, then"
+        "--reference",
+        nargs="+",
+        default=[],
+        metavar="MODEL",
+        help="with --on-rollouts: models from outside that review the same",
     )
-    parser.add_argument("--seats", nargs=2, metavar="ROLE", help="players of a game meet: who plays which two roles")
-    parser.add_argument("--signal", default="won", metavar="NAME", help="what they play for, then (default: won)")
+    parser.add_argument("--seats", nargs=2, metavar="ROLE", help="two roles of a game, whose players meet")
+    parser.add_argument(
+        "--signal", default="won", metavar="NAME", help="with --seats: signal that they play for (default: won)"
+    )
     parser.add_argument("--out", metavar="DIR", help="where xplay.json goes (default: the first run)")
     arguments = _parse_arguments(parser, argv)
     if arguments.seats and arguments.on_rollouts:
@@ -82,18 +91,12 @@ def xplay(argv: Sequence[str]) -> int:
             "xplay --on-rollouts: takes one run, as it reads that run's own ledger; give one directory",
             code="E_ONE_RUN_ALONE",
         )
-    kind = ""
+    matrix = GENERATORS
     if arguments.seats:
-        kind = SEATS
+        matrix = SEATS
     elif arguments.on_rollouts:
-        kind = ROLLOUTS
-    typed = {f"--{name}" for name in typed_flags(argv, parser)}
-    for flag in OF_ONE:
-        if flag in typed and kind != OF_ONE[flag]:
-            parser.error(f"{flag} goes with {OF_ONE[flag]} alone; leave it out, or ask for that matrix")
-    for flag in NOT_OF.get(kind, ()):
-        if flag in typed:
-            parser.error(f"{flag} does not go with {kind}; leave out one of the two")
+        matrix = ROLLOUTS
+    _check_flags_of_matrix(parser, argv, matrix)
     for directory in arguments.directories:
         check_path(Path(directory))
     _load(arguments)
@@ -104,30 +107,30 @@ def xplay(argv: Sequence[str]) -> int:
         "say": _progress_printer(arguments.json),
     }
     sampling: dict[str, Any] = {"problems": arguments.problems, "n": arguments.samples, "split": arguments.split}
-    if arguments.seats:
-        from cotrain.analysis.attack import seats as at_table
+    if matrix == SEATS:
+        from cotrain.analysis.attack import seats
 
         first, second = arguments.seats
-        result = at_table.play_seats(
+        result = seats.play_seats(
             arguments.directories, roles=(first, second), signal=arguments.signal, **sampling, **common
         )
-        lines = at_table.lines_of(result)
-    elif arguments.on_rollouts:
-        from cotrain.analysis.attack import reviewed as on_rollouts
+        lines = seats.lines_of(result)
+    elif matrix == ROLLOUTS:
+        from cotrain.analysis.attack import reviewed
 
-        result = on_rollouts.review_rollouts(
+        result = reviewed.review_rollouts(
             arguments.directories[0],
             role=arguments.role,
             rollouts=arguments.rollouts,
             references=arguments.reference,
             **common,
         )
-        lines = on_rollouts.lines_of(result)
+        lines = reviewed.lines_of(result)
     else:
-        from cotrain.analysis.attack import xplay as cross
+        from cotrain.analysis.attack import xplay as generators
 
-        result = cross.xplay(arguments.directories, role=arguments.role, **sampling, **common)
-        lines = cross.lines_of(result)
+        result = generators.xplay(arguments.directories, role=arguments.role, **sampling, **common)
+        lines = generators.lines_of(result)
 
     if arguments.json:
         print(json_text(result))
@@ -136,9 +139,20 @@ def xplay(argv: Sequence[str]) -> int:
     return 0
 
 
+def _check_flags_of_matrix(parser: Parser, argv: Sequence[str], matrix: str) -> None:
+    """Raise ConfigError for a typed flag that ``matrix`` does not use."""
+    typed = {f"--{name}" for name in typed_flags(argv, parser)}
+    for flag, its_matrix in MATRIX_OF_FLAG.items():
+        if flag in typed and matrix != its_matrix:
+            parser.error(f"{flag} goes with {its_matrix} alone; leave it out, or ask for that matrix")
+    for flag in UNUSED_FLAGS[matrix]:
+        if flag in typed:
+            parser.error(f"{flag} does not go with {matrix}; leave out one of the two")
+
+
 def _parse_arguments(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
     """The arguments, with the flags that both commands have."""
-    parser.add_argument("--role", default="verifier", metavar="NAME", help="who judges (default: verifier)")
+    parser.add_argument("--role", default="verifier", metavar="NAME", help="role that judges (default: verifier)")
     parser.add_argument("--split", default="test", help="test, validation, ood_length … (default: test)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_device_flag(parser)

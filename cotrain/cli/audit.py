@@ -15,7 +15,7 @@ from cotrain.core.verbosity import print_progress, tell_result
 if TYPE_CHECKING:
     from cotrain.analysis.audit.auditing import AuditOptions
 
-COLUMNS = {  # flag → field of ``Columns``, and what stands in it
+COLUMNS = {  # flag → (key in ``AuditOptions.columns``, what the column holds)
     "--response-column": ("response", "what the policy wrote: a text, or messages"),
     "--prompt-column": ("prompt", "what it was asked"),
     "--gold-column": ("gold", "a reference answer, with which the package's grader compares"),
@@ -48,11 +48,11 @@ def audit(argv: Sequence[str]) -> int:
 def _options_of(arguments: argparse.Namespace) -> AuditOptions:
     from cotrain.analysis.audit.auditing import AuditOptions
 
-    named = {}
-    for flag, (field, _) in COLUMNS.items():
-        value = getattr(arguments, flag[2:].replace("-", "_"))
-        if value is not None:
-            named[field] = value
+    columns = {}
+    for flag, (key, _) in COLUMNS.items():
+        name = getattr(arguments, flag.removeprefix("--").replace("-", "_"))
+        if name is not None:
+            columns[key] = name
 
     if arguments.out is not None and Path(arguments.out).exists() and any(Path(arguments.out).iterdir()):
         raise ConfigError(f"--out: {arguments.out} is not empty; name a new directory", code="E_OUT_IS_NOT_EMPTY")
@@ -62,7 +62,7 @@ def _options_of(arguments: argparse.Namespace) -> AuditOptions:
                 f"--{flag.replace('_', '-')} is of --references; give both, or neither", code="E_FLAGS_GO_TOGETHER"
             )
     return AuditOptions(
-        columns=named,
+        columns=columns,
         right_at=arguments.right_at,
         grades=not arguments.no_grade,
         answer=arguments.answer_format,
@@ -100,14 +100,18 @@ def _audit_parser() -> Parser:
     truth.add_argument("--answer-column", metavar="NAME", help="the column of answers in --references")
     truth.add_argument("--answer-format", metavar="FORMAT", help="format of answers: tags, boxed, hash, phrase …")
     truth.add_argument("--no-grade", action="store_true", help="do not compare with reference answers")
-    truth.add_argument("--truth-by", metavar="FILE.py:FUNCTION", help="asked of every prompt, response and reference")
+    truth.add_argument(
+        "--truth-by",
+        metavar="FILE.py:FUNCTION",
+        help="function that says of every prompt, response and reference whether it is right",
+    )
     labels = parser.add_argument_group("labels, where nobody knows the truth")
     labels.add_argument(
         "--width", type=real_number(above=0.0), metavar="W", help="width of the interval that is wanted, as 0.1"
     )
-    add_count(labels, "--label", "so many answers, in place of a width")
-    labels.add_argument("--to-label", metavar="FILE", help="write there which answers to label")
-    labels.add_argument("--labels", metavar="FILE", help="a file of labels; or FILE.py:FUNCTION, asked of a sample")
+    add_count(labels, "--label", "number of answers to label, in place of a width")
+    labels.add_argument("--to-label", metavar="FILE", help="write the answers to label to this file")
+    labels.add_argument("--labels", metavar="FILE", help="a file of labels; or FILE.py:FUNCTION, which labels a sample")
     parser.add_argument("--out", metavar="DIR", help="keep the rollouts as a run, for `view`, `why` and `diff`")
     add_json_flag(parser)
     return parser

@@ -19,7 +19,7 @@ def _say_nothing(text: str) -> None: ...
 
 
 def check(argv: Sequence[str]) -> int:
-    """``cotrain check data FILE``: 1 where there are errors, else 0."""
+    """``cotrain check data FILE``. The exit code is 1 if a row has an error, else 0."""
     if argv[:1] in (["-h"], ["--help"]):
         argv = ["data", "--help"]
     if argv[:1] != ["data"]:
@@ -35,12 +35,14 @@ def check(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--labelled",
         metavar="WHICH",
-        help="as of cotrain run: rows may have no answer, where those that have one are the labelled ones (answers) or "
-        "another file holds them",
+        help="as `cotrain run` takes it: rows may have no answer, where those that have one are the labelled ones "
+        "(answers) or another file holds them",
     )
     parser.add_argument("--quarantine", metavar="FILE", help="write the malformed rows there, each with its reason")
     parser.add_argument(
-        "--answer-format", metavar="FORMAT", help="read its worked texts so: tags, boxed, hash, phrase, last-number …"
+        "--answer-format",
+        metavar="FORMAT",
+        help="where the answer stands in a worked solution: tags, boxed, hash, phrase, last-number …",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_strictly(argv[1:])

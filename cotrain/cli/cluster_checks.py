@@ -30,8 +30,10 @@ def estimate_processes(backend: MultiProcessBackend, recipe: Any) -> RunEstimate
 
 @contextmanager
 def cluster_ready(backend: MultiProcessBackend, recipe: Any) -> Iterator[list[str]]:
-    """Notes on what is there. Raises ConfigError, one line, for the first thing that is missing; a Ray that runs is
-    left again where the work within fails."""
+    """Check the cluster, and give notes on it. If the body of the ``with`` fails, the connection to Ray is closed.
+
+    Raises ConfigError, one line, for the first thing that is missing.
+    """
     try:
         yield check_cluster(backend, recipe)
     except BaseException:
@@ -55,26 +57,32 @@ def check_cluster(backend: MultiProcessBackend, recipe: Any) -> list[str]:
         return [] if note is None else [note]
     launcher.start()
     where = f"the Ray at {cluster.address}"
-    wanted_gpus = []
+    wanted_gpus = []  # (kind for messages, GPUs) of each process
     for process in estimate.processes:
         if process.gpus:
             kind = "learner" if process.what.startswith("the learners") else "engine"
             wanted_gpus.append((kind, process.gpus))
 
     ray_nodes.await_gpus(wanted_gpus, f"at {cluster.address}")
-    engine = cluster.pythons.get("VllmHost") if backend.kind == "vllm" else None
-    hosts = [process for process in estimate.processes if process.memory]
+    engine_python = cluster.pythons.get("VllmHost") if backend.kind == "vllm" else None
+    model_processes = [process for process in estimate.processes if process.memory]  # the others hold no weights
     models = sorted({str(spec.model) for spec in recipe.policies.values() if spec.head and not spec.outside})
-    reports = ray_nodes.ask_machines(
-        engine, models, patience=cluster.deadline, gpus=all(process.gpus for process in hosts)
+    machines = ray_nodes.ask_machines(
+        engine_python,
+        models,
+        patience=cluster.deadline,
+        gpus=all(process.gpus for process in model_processes),
     )
-    here = ray_nodes.inspect_python(sys.executable)
-    wrong = [line for machine in reports for line in ray_nodes.machine_problems(machine, here, engine)]
-    wrong += ray_nodes.machine_differences(reports)
-    if wrong:
-        more = f" (and {len(wrong) - 1} more: `cotrain doctor --cluster FILE` tells them)" if wrong[1:] else ""
-        raise ConfigError(f"{where}: {wrong[0]}{more}", code="E_MACHINES_DIFFER")
-    check_memory(estimate.processes, reports, backend.device, where)
+    own_python = ray_nodes.inspect_python(sys.executable)
+    problems = []
+    for machine in machines:
+        problems += ray_nodes.machine_problems(machine, own_python, engine_python)
+    problems += ray_nodes.machine_differences(machines)
+    if problems:
+        n_others = len(problems) - 1
+        others = f" (and {n_others} more: `cotrain doctor --cluster FILE` tells them)" if n_others else ""
+        raise ConfigError(f"{where}: {problems[0]}{others}", code="E_MACHINES_DIFFER")
+    check_memory(estimate.processes, machines, backend.device, where)
     return []
 
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from cotrain.config.policies import adapter, trainable
 from cotrain.core.errors import CotrainError, UserError
@@ -35,20 +34,23 @@ def examine_cluster(target: str, model: str, device: str) -> int:
     """Print the findings; 0 when a run can work, 1 when something is missing or differs. ``target``: see
     ``cluster_file.read_cluster_file``; ``model``: a directory or Hub name. Raises ConfigError for a wrong file."""
     cluster = read_cluster_file(target)
-    check_world(cluster, device, 1)
-    engine = cluster.pythons.get("VllmHost")
+    check_world(cluster, device, world=1)
+    engine_python = cluster.pythons.get("VllmHost")
     launcher = RayLauncher(cluster)
     where = cluster.address or f"Ray begins here, with {count_of(cluster.cpus, 'core')} to deal out"
-    print(f"cluster       {where}; engine {'vllm, by ' + engine if engine else 'local'}")
-    here = inspect_python(sys.executable)
+    print(f"cluster       {where}; engine {'vllm, by ' + engine_python if engine_python else 'local'}")
+    own_python = inspect_python(sys.executable)
     try:
         launcher.start()
-        machines = ask_machines(engine, [model], patience=PATIENCE)
-        wrong = [line for machine in machines for line in print_machine(machine, here, engine)]
-        wrong += machine_differences(machines)
-        for line in wrong:
-            print(f"WRONG         {line}")
-        if wrong:
+        machines = ask_machines(engine_python, [model], patience=PATIENCE)
+        problems = []
+        for machine in machines:
+            print_machine(machine, has_engine=engine_python is not None)
+            problems += machine_problems(machine, own_python, engine_python)
+        problems += machine_differences(machines)
+        for problem in problems:
+            print(f"WRONG         {problem}")
+        if problems:
             print("publishing    not tried")
             return 1
         return try_publishing(cluster, launcher, model, device)
@@ -56,22 +58,25 @@ def examine_cluster(target: str, model: str, device: str) -> int:
         launcher.stop()
 
 
-def print_machine(machine: Machine, here: Mapping[str, Any], engine: str | None) -> list[str]:
-    """Print one machine; what is wrong with it."""
-    if "error" not in machine:
-        gpus = ", ".join(f"{name}, {size / 2**30:.0f} GiB" for name, size in machine["gpus"]) or "no GPU"
-        memory = machine["memory"] / 2**30
-        print(f"machine       {machine['name']}: {count_of(machine['cores'], 'core')}, {memory:.0f} GiB, {gpus}")
-        print(f"  run         {versions_line(machine['python'])}")
-        if engine is not None:
-            print(f"  vLLM        {versions_line(machine['engine'])}")
-        for model, weights in machine["weights"].items():
-            print(f"  model       {model}: sha256 {weights}")
-    return machine_problems(machine, here, engine)
+def print_machine(machine: Machine, *, has_engine: bool) -> None:
+    """Print what a machine has. Prints nothing about one that did not answer: that is among its problems."""
+    if "error" in machine:
+        return
+    gpus = ", ".join(f"{name}, {size / 2**30:.0f} GiB" for name, size in machine["gpus"]) or "no GPU"
+    memory = machine["memory"] / 2**30
+    print(f"machine       {machine['name']}: {count_of(machine['cores'], 'core')}, {memory:.0f} GiB, {gpus}")
+    print(f"  run         {versions_line(machine['python'])}")
+    if has_engine:
+        print(f"  vLLM        {versions_line(machine['engine'])}")
+    for model, weights in machine["weights"].items():
+        print(f"  model       {model}: sha256 {weights}")
 
 
 def try_publishing(cluster: Cluster, launcher: RayLauncher, model: str, device: str) -> int:
-    """The self-test of publishing, with a model that is trained whole and then one with two adapters on it."""
+    """Run the self-test of publishing twice: with a model that is trained whole, then with two adapters on one model.
+
+    Returns the exit code.
+    """
     by_vllm = "VllmHost" in cluster.pythons
     placing = VllmPlacement(settings=cluster.vllm) if by_vllm else partial(one_local_engine, tested=True)
     for what, policies in (
@@ -106,7 +111,8 @@ def arrivals_text(arrivals: Sequence[PublishCheck]) -> str:
 
 
 class _StartedLauncher:
-    """A launcher that has been started, and goes on when a backend is closed."""
+    """A launcher that runs already, without the methods that start and stop it: two backends share it in turn, and each
+    would stop it when it is closed."""
 
     def __init__(self, launcher: RayLauncher) -> None:
         self.begin = launcher.begin

@@ -8,20 +8,20 @@ import sys
 import warnings
 from typing import Any
 
-from cotrain.cli.flags import add_count, text_of_file
+from cotrain.cli.flags import add_count, one_of, text_of_file
 from cotrain.core.errors import ConfigError
 from cotrain.core.threads import choose_threads
 from cotrain.core.verbosity import print_aside, print_note, print_progress, shows_all
 
 ANSWER_FLAGS = ("answer_format", "steps_as", "prompt", "verdict", "verifier_prompt")
-say = print_progress  # what a command is busy with
+say = print_progress  # prints a line about what the command is doing
 
 
 def load_libraries() -> None:
-    """Import torch and transformers, and say so before, since it takes seconds. Keep their own progress bars and
-    warnings out of ours, but for ``--log-level debug``.
+    """Import torch and transformers. Their progress bars and warnings are switched off, except with
+    ``--log-level debug``.
 
-    A command calls this after it has refused what can be refused without them.
+    This takes seconds, so a command first checks its arguments as far as it can without them.
     """
     if "torch" not in sys.modules:
         print_aside("loading torch and transformers …")
@@ -34,12 +34,12 @@ def load_libraries() -> None:
 def _quiet_libraries() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    for library in ("transformers", "peft"):  # they warn of what they will change, which no user of a command can help
+    for library in ("transformers", "peft"):  # whoever types a command cannot act on their FutureWarnings
         warnings.filterwarnings("ignore", category=FutureWarning, module=library)
     from huggingface_hub.utils import disable_progress_bars
     from transformers.utils import logging
 
-    disable_progress_bars()  # a download enables them for itself
+    disable_progress_bars()  # our own downloads enable them again while they run
     logging.disable_progress_bar()
 
 
@@ -50,7 +50,7 @@ def set_threads(count: int | None) -> None:
 
 
 def add_column_flags(parser: argparse._ActionsContainer) -> None:
-    usual = "of --data with the {0} (default: the one whose name is usual, such as {1})"
+    usual = "column of --data that has the {0} (default: the one whose name is usual, such as {1})"
     parser.add_argument("--question-column", metavar="NAME", help=usual.format("question", "prompt"))
     parser.add_argument("--answer-column", metavar="NAME", help=usual.format("answer", "solution"))
 
@@ -72,7 +72,8 @@ def add_device_flag(parser: argparse._ActionsContainer) -> None:
 
 
 def device_of(name: str, *, here: bool = True) -> str:
-    """The device that ``--device`` means. Raises ConfigError where it is to be ``here`` and is not."""
+    """The device that ``--device`` means. Raises ConfigError if this machine lacks it, unless ``here`` is False: then
+    other machines may have it."""
     from cotrain.distributed.local import check_device, resolve_device
 
     device = resolve_device(name)
@@ -85,7 +86,10 @@ def device_of(name: str, *, here: bool = True) -> str:
 
 def add_backend_flags(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
-        "--backend", default="local", choices=("local", "ray"), help="this process, or others by Ray (default: local)"
+        "--backend",
+        **one_of("backend", "local", "ray"),
+        default="local",
+        help="this process, or others by Ray (default: local)",
     )
     parser.add_argument(
         "--cluster",
@@ -94,9 +98,10 @@ def add_backend_flags(parser: argparse._ActionsContainer) -> None:
     )
     parser.add_argument(
         "--engine",
+        **one_of("engine", "local", "vllm"),
         default="local",
-        choices=("local", "vllm"),
-        help="with --backend ray: who samples; vLLM runs in the Python that --cluster names (default: local)",
+        help="with --backend ray: the engine that samples; vLLM runs in the Python that --cluster names (default: "
+        "local)",
     )
     add_count(parser, "--world", "with --backend ray: ranks that hold the learners in shards (default: 1)")
 
@@ -106,7 +111,7 @@ def add_async_steps_flag(parser: argparse._ActionsContainer, default: int | None
     add_count(
         parser,
         "--async-steps",
-        f"step t + K is played beside the update of step t, by the weights before it (default: {usual})",
+        f"step t + K is sampled beside the update of step t, with the weights before it (default: {usual})",
         least=0,
         default=default,
         metavar="K",
@@ -144,7 +149,7 @@ def backend_of(arguments: argparse.Namespace) -> Any:
         return MultiProcessBackend(launcher, device, world=world, worlds=cluster.worlds, replicas=replicas)
     from cotrain.algorithms.policy_loss import LOOSE
 
-    launcher.check_foreign(f"--cluster {target}")
+    launcher.check_foreign(f"--cluster {target}")  # vLLM's Python, which is another one than ours
     placing = with_gpu_check(cluster, world, VllmPlacement(settings=cluster.vllm))
     return MultiProcessBackend(
         launcher,
@@ -154,7 +159,7 @@ def backend_of(arguments: argparse.Namespace) -> Any:
         placing=placing,
         replicas=replicas,
         kind="vllm",
-        bounds=LOOSE,
+        bounds=LOOSE,  # vLLM's log-probabilities differ a little from the learner's, so ratios are bounded
     )
 
 
@@ -197,20 +202,27 @@ def add_tool_flag(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--tool",
         metavar="NAME",
-        help="answers what a nanochat model writes between <|python_start|> and <|python_end|>: calculator, or "
-        "my_file.py:function (default: as the run has it)",
+        help="tool that answers what a nanochat model writes between <|python_start|> and <|python_end|>: calculator, "
+        "or my_file.py:function (default: as the run has it)",
     )
 
 
 def knows_formats(recipe: Any) -> bool:
     """Whether every role is played by a model that knows the package's formats, so that there is nothing to choose."""
+    return all(_knows_formats(recipe.policies[role.policy]) for role in recipe.roles.values())
+
+
+def _knows_formats(spec: Any) -> bool:
+    """Whether a policy was made to write the package's formats: a program, or a shipped model."""
     from cotrain.rollout.common_roles import is_terse, taught_roles
 
-    specs = [recipe.policies[role.policy] for role in recipe.roles.values()]
-    return all(
-        not spec.outside and (not spec.head or (is_terse(spec.model) and not taught_roles(spec.model)))
-        for spec in specs
-    )
+    if spec.outside:
+        return False
+    is_model = bool(spec.head)
+    if not is_model:
+        return True
+    was_taught_its_own = bool(taught_roles(spec.model))  # ``cotrain teach`` stored other formats with the model
+    return is_terse(spec.model) and not was_taught_its_own
 
 
 def answer_format_of(arguments: argparse.Namespace) -> Any:
@@ -227,8 +239,9 @@ def answer_format_of(arguments: argparse.Namespace) -> Any:
 
 
 def with_answer_formats(recipe: Any, arguments: argparse.Namespace, *, dry: bool = False) -> Any:
-    """The recipe with what ``--answer-format``, ``--steps-as``, ``--prompt``, ``--verdict`` and ``--verifier-prompt``
-    say, or what its models' own answers and reviews say; ``dry``: no model is asked."""
+    """The recipe with the formats that ``--answer-format``, ``--steps-as``, ``--prompt``, ``--verdict`` and
+    ``--verifier-prompt`` name. Any other format is chosen by sampling a few answers and reviews of its models, or left
+    as it is with ``dry``."""
     if not any(getattr(arguments, flag) for flag in ANSWER_FLAGS) and knows_formats(recipe):
         return recipe
     from cotrain.runs.choose_formats import choose_formats

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +42,19 @@ def compare(argv: Sequence[str]) -> int:
     add_count(size, "--batches", "steps over which decays run (default: 60)")
     size.add_argument("--equal", default="flops", metavar="COST", help=f"the cost that is equal: {', '.join(EQUAL)}")
     size.add_argument(
-        "--budget", type=real_number(above=0), metavar="X", help="how much of it (default: what the dearest arm spends)"
+        "--budget",
+        type=real_number(above=0),
+        metavar="X",
+        help="amount of that cost (default: what the dearest arm spends)",
     )
     rates = parser.add_argument_group("learning rates")
-    rates.add_argument("--rates", metavar="R,R,R", help="a grid, from which each arm takes its best")
+    rates.add_argument("--rates", metavar="R,R,R", help="learning rates to try, of which each arm takes its best")
     add_count(rates, "--rate-seeds", "runs of each arm at each rate", default=1)
-    rates.add_argument("--measure", default="", metavar="FIGURE", help="by which it is chosen (default: pass@1)")
+    rates.add_argument(
+        "--measure", default="", metavar="FIGURE", help="figure by which the learning rate is chosen (default: pass@1)"
+    )
     add_count(parser, "--evaluate-every", "steps between points of the curves; 0: no curves", least=0, default=10)
-    parser.add_argument("--tasks", metavar="SOURCE", help="problems of every arm, as of `cotrain run`")
+    parser.add_argument("--tasks", metavar="SOURCE", help="problems of every arm, as `cotrain run` takes them")
     parser.add_argument(
         "--data", metavar="FILE", help="JSON lines, a JSON array, CSV or parquet, or owner/name of the Hub"
     )
@@ -91,6 +96,8 @@ def compare(argv: Sequence[str]) -> int:
         batches = int(budget)
         budget = None
 
+    formats = answer_format_of(arguments)
+
     def run_comparison() -> dict[str, Any]:
         return analysis.compare(
             arguments.arms,
@@ -110,7 +117,11 @@ def compare(argv: Sequence[str]) -> int:
             data=arguments.data,
             operations=tuple(arguments.operations) if arguments.operations else None,
             lenient=arguments.lenient,
-            **asdict(answer_format_of(arguments)),
+            answer_format=formats.answer,
+            prompt=formats.prompt,
+            steps_as=formats.steps_as,
+            verdict=formats.verdict,
+            verifier_prompt=formats.verifier_prompt,
             device=device_of(arguments.device),
             threads=arguments.threads,
             checkpoint_every=arguments.checkpoint_every,
@@ -151,7 +162,7 @@ def study(argv: Sequence[str]) -> int:
     parser.add_argument(
         "study",
         metavar="STUDY",
-        help="name of one that comes with cotrain, or FILE.toml: hypothesis, arms, measure, gate",
+        help="name of a study that comes with cotrain, or FILE.toml: hypothesis, arms, measure, gate",
     )
     add_device_flag(parser)
     add_count(parser, "--workers", "runs at a time (default: one a core)")

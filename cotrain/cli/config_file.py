@@ -8,25 +8,30 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cotrain.cli.flags import RENAMED, Parser, SwitchOrText
+from cotrain.cli.flags import Parser, SwitchOrText
 from cotrain.core.errors import ConfigError, DataError, nearest_name
 
 RECIPE = "recipe"
-NEVER = ("help", "config", "dry_run", "memory", "json", "log_level", "smoke", "view")  # they say nothing of the run
+NOT_IN_FILE = ("help", "config", "dry_run", "memory", "json", "log_level", "smoke", "view")  # flags that change no run
 
 
 def config_of(argv: Sequence[str]) -> tuple[str, dict[str, Any]] | None:
-    """Which file ``--config`` names among these arguments, and its keys. Raises DataError and ConfigError."""
-    for at, word in enumerate(argv):
+    """Which file ``--config`` names among these arguments, and its keys. Raises DataError and ConfigError.
+
+    The recipe may stand in the file, and the flags follow from the recipe, so this comes before argparse.
+    """
+    for index, word in enumerate(argv):
         flag, equals, path = word.partition("=")
-        if flag == "--config":
-            if not equals and at + 1 == len(argv):
+        if flag != "--config":
+            continue
+        if not equals:
+            if index + 1 == len(argv):
                 raise ConfigError(
                     "--config: expected a TOML file, as `cotrain run RECIPE --dry-run` prints it",
                     code="E_CONFIG_FILE_UNNAMED",
                 )
-            path = path if equals else argv[at + 1]
-            return path, _read_config(path)
+            path = argv[index + 1]
+        return path, _read_config(path)
     return None
 
 
@@ -40,55 +45,78 @@ def _read_config(path: str) -> dict[str, Any]:
 
 
 def config_words(path: str, keys: Mapping[str, Any], parser: Parser) -> list[str]:
-    """The words that the keys of a file stand for. Raises ConfigError for a key that is no flag, and a value that no
-    flag takes."""
-    actions = {action.dest: action for action in parser._actions if action.dest not in NEVER}
+    """The keys of a file as words of a command line. Raises ConfigError for a key that is no flag of ``parser``, and
+    for a value that the flag does not take."""
+    actions = {f"--{name.replace('_', '-')}": action for name, action in _actions_in_file(parser).items()}
     words: list[str] = []
     for key, value in keys.items():
         if key == RECIPE:
             continue
         where = f"--config {path}: key {key!r}"
         flag = f"--{key.replace('_', '-')}"
-        (word,) = parser.own_names([f"{flag}={value}"])  # as another program calls it
-        action = actions.get(word.partition("=")[0].removeprefix("--").replace("-", "_"))
-        if word.startswith("--set=") and flag != "--set":
-            words.append(word)
-            continue
-        if action is None:
-            names = [name.replace("_", "-") for name in (*actions, RECIPE)]
-            now = RENAMED.get(key.replace("_", "-"))
-            near = now if now in names else nearest_name(key, names)
-            raise ConfigError(
-                f"{where} is no flag" + (f"; did you mean {near!r}?" if near else ""), code="E_CONFIG_FILE_FLAG"
-            )
-        words += _flag_words(where, action, value)
+        (own_word,) = parser.own_names([f"{flag}={value}"])  # the key may be a flag of TRL's or lm-eval's
+        own_flag, _, _ = own_word.partition("=")
+        became_setting = own_flag == "--set" and flag != "--set"
+        if became_setting:  # max-tokens, in a command without such a flag
+            words.append(own_word)
+        elif own_flag in actions:
+            words += _flag_words(where, actions[own_flag], value)
+        else:
+            flags = [name.removeprefix("--") for name in actions]
+            near = nearest_name(key, [*flags, RECIPE])
+            hint = f"; did you mean {near!r}?" if near else ""
+            raise ConfigError(f"{where} is no flag{hint}", code="E_CONFIG_FILE_FLAG")
     return words
 
 
+def _actions_in_file(parser: Parser) -> dict[str, argparse.Action]:
+    """The actions of the flags that may be keys of a file, by their dest."""
+    return {action.dest: action for action in parser._actions if action.dest not in NOT_IN_FILE}
+
+
 def _flag_words(where: str, action: argparse.Action, value: Any) -> list[str]:
+    """A flag and its value, which may be one of these:
+
+    - true or false, for a switch: ``--flag`` or ``--no-flag``
+    - a list, for a flag that may be repeated: ``--flag=a --flag=b``
+    - a list, for a flag with several values: ``--flag a b``
+    - text or a number, for any other flag: ``--flag=a``
+    """
     flag = action.option_strings[0]
-    many = isinstance(action, argparse._AppendAction)
-    if action.nargs == 0 or (isinstance(action, SwitchOrText) and isinstance(value, bool)):
+    is_switch = action.nargs == 0
+    if is_switch or (isinstance(action, SwitchOrText) and isinstance(value, bool)):
         if not isinstance(value, bool):
             raise ConfigError(f"{where}: expected true or false, found {value!r}", code="E_CONFIG_FILE_VALUE")
-        no = [string for string in action.option_strings if string.startswith("--no-")]
-        return [flag] if value else no
+        return [flag] if value else _negative_flags(action)
+
     entries = value if isinstance(value, list) else [value]
     if any(isinstance(entry, bool) or not isinstance(entry, str | int | float) for entry in entries):
         raise ConfigError(f"{where}: expected text or a number, found {value!r}", code="E_CONFIG_FILE_VALUE")
-    if isinstance(value, list) and not many and action.nargs is None:
-        raise ConfigError(f"{where}: expected one value, found {len(value)}", code="E_CONFIG_FILE_VALUE")
+
     texts = [str(entry) for entry in entries]
-    if many or action.nargs is None:
+    is_repeatable = isinstance(action, argparse._AppendAction)
+    if is_repeatable:
         return [f"{flag}={text}" for text in texts]
-    return [flag, *texts]
+    takes_several = action.nargs is not None
+    if takes_several:
+        return [flag, *texts]
+    if isinstance(value, list):
+        raise ConfigError(f"{where}: expected one value, found {len(value)}", code="E_CONFIG_FILE_VALUE")
+    return [f"{flag}={value}"]
+
+
+def _negative_flags(action: argparse.Action) -> list[str]:
+    """``--no-flag``, if the flag has such a form: one that has none is false where it is left out."""
+    return [string for string in action.option_strings if string.startswith("--no-")]
 
 
 def config_lines(recipe: str, parser: Parser, arguments: argparse.Namespace) -> list[str]:
     """The lines of the file that stands for parsed flags, defaults among them."""
     lines = [f"{RECIPE} = {json.dumps(recipe)}"]
-    for action in parser._actions:
-        value = None if action.dest in NEVER else getattr(arguments, action.dest)
-        if value is not None and value != [] and (value is not False or len(action.option_strings) > 1):
-            lines.append(f"{action.dest.replace('_', '-')} = {json.dumps(value, ensure_ascii=False)}")
+    for name, action in _actions_in_file(parser).items():
+        value = getattr(arguments, name)
+        is_unset = value is None or value == []
+        is_left_out = value is False and not _negative_flags(action)
+        if not is_unset and not is_left_out:
+            lines.append(f"{name.replace('_', '-')} = {json.dumps(value, ensure_ascii=False)}")
     return lines

@@ -17,8 +17,10 @@ def diff(words: Sequence[str]) -> int:
     run alone: how the code that made it differs from what is on the disk now."""
     parser = Parser(prog="cotrain diff", description=diff.__doc__)
     parser.add_argument("one", metavar="A", help="a run directory, or rollouts of another trainer")
-    parser.add_argument("other", metavar="B", nargs="?", help="another")
-    parser.add_argument("--rollout", metavar="STEP:TASK:MEMBER", help="which one (default: the last that both have)")
+    parser.add_argument("other", metavar="B", nargs="?", help="another run, or other rollouts")
+    parser.add_argument(
+        "--rollout", metavar="STEP:TASK:MEMBER", help="rollout whose texts are shown (default: the last that both have)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_strictly(words)
     if args.other is None and args.rollout is not None:

@@ -35,13 +35,15 @@ OPTIONAL = {  # package → extra
 
 
 def examine_installation(models: Sequence[str] = ()) -> int:
-    """Print the findings; 0 when a run can work, 1 when something it needs is missing. ``models``: to be looked at
-    next to those that ship. Raises ModelError for one that cannot be used."""
+    """Print the findings. The exit code is 0 if a run can work, 1 if a package that it needs is missing.
+
+    ``models``: models to describe besides the shipped ones. Raises ModelError for one that cannot be used.
+    """
     import torch
 
-    here = [name for name in SHIPPED if shipped_folder(name).is_dir()]
-    elsewhere = [name for name in SHIPPED if name not in here]
-    looked_at = {name: describe_model(resolve_model(name)) for name in (*here, *models)}
+    installed = [name for name in SHIPPED if shipped_folder(name).is_dir()]
+    not_installed = [name for name in SHIPPED if name not in installed]
+    descriptions = {name: describe_model(resolve_model(name)) for name in (*installed, *models)}
     versions = {name: _installed_version(name) for name in (*NEEDED, *OPTIONAL)}
     gpus = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
     facts = {
@@ -52,10 +54,10 @@ def examine_installation(models: Sequence[str] = ()) -> int:
         "cores": usable_cores(),
         "threads": usual_threads(),
         "gpus": [{"name": gpu.name, "gib": round(gpu.total_memory / 2**30, 1)} for gpu in gpus],
-        "programs": isolation_text(),
+        "programs": isolation_text(),  # those that models write
         "disk_free_gib": round(shutil.disk_usage(Path.cwd()).free / 2**30, 1),
-        "models": looked_at,
-        "models_elsewhere": elsewhere,
+        "models": descriptions,
+        "models_elsewhere": not_installed,
     }
     tell_result(facts)
     print(f"python        {facts['python']} on {facts['system']}")
@@ -72,26 +74,27 @@ def examine_installation(models: Sequence[str] = ()) -> int:
         print("cuda          none; runs use the CPU")
     print(f"programs      {facts['programs']}")
     print(f"disk          {facts['disk_free_gib']} GiB free here")
-    for name, about in looked_at.items():
-        size = f"{about['parameters']:,} parameters"
-        weights = about["sha256"][:12]
-        print(f"model         {name}: {about['class']}, {size}, sha256 {weights}…")
+    for name, model in descriptions.items():
+        size = f"{model['parameters']:,} parameters"
+        weights = model["sha256"][:12]
+        print(f"model         {name}: {model['class']}, {size}, sha256 {weights}…")
 
-    if elsewhere:
-        print(f"not here      {', '.join(elsewhere)}; {how_to_get(elsewhere[-1])}")
+    if not_installed:
+        print(f"not here      {', '.join(not_installed)}; {how_to_get(not_installed[-1])}")
     return 1 if facts["missing"] else 0
 
 
 def isolation_text() -> str:
     """Describe the sandbox in which programs that models write would run."""
     try:
-        kind = working_sandbox()
+        sandbox = working_sandbox()
     except ConfigError as error:
         return str(error)
-    left = ways_out(kind)
-    return f"run in {kind}: {ABOUT[kind]}; " + (
-        f"still open to them: {', '.join(left)}" if left else "no other files, no network, no Unix sockets"
-    )
+    open_ways = ways_out(sandbox)
+    limits = "no other files, no network, no Unix sockets"
+    if open_ways:
+        limits = f"still open to them: {', '.join(open_ways)}"
+    return f"run in {sandbox}: {ABOUT[sandbox]}; {limits}"
 
 
 def _installed_version(name: str) -> str | None:

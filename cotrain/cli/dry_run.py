@@ -23,7 +23,14 @@ def dry_run(
     notes: Sequence[str] = (),
     warmup_flag: str = "",
 ) -> int:
-    """Open what a run would open, and print what it would be."""
+    """Open what a run would open, and print its flags, its estimate and its settings.
+
+    Args:
+        backend: where its processes run; None for this process.
+        flags: lines of a file for ``--config``.
+        notes: further lines that are printed behind the estimate.
+        warmup_flag: see ``check_due``.
+    """
     from cotrain.cli.cluster_checks import estimate_processes
     from cotrain.config.recipe import check_due
     from cotrain.distributed.local import check_policy_devices, check_shared_bases, policies_by_device
@@ -33,18 +40,17 @@ def dry_run(
     from cotrain.runs.memory_plan import estimate_run
 
     check_due(recipe, warmup_flag=warmup_flag)
-    sizes = [memory_size(text) for text in arguments.memory]
+    gpu_sizes = [memory_size(text) for text in arguments.memory]  # of a machine that is planned; [] for this one
     if backend is None:
         check_policy_devices(recipe.policies)
-        if sizes:
+        if gpu_sizes:
             check_shared_bases(recipe.policies)
-            device = "cuda"
+            estimate = estimate_run(recipe, device="cuda", here=False)
         else:
             device = device_of(arguments.device)
-            for group in policies_by_device(recipe.policies, device).values():
-                check_shared_bases(group)
-        estimate = estimate_run(recipe, device=device, here=not sizes)
-        if not sizes:
+            for policies_there in policies_by_device(recipe.policies, device).values():
+                check_shared_bases(policies_there)
+            estimate = estimate_run(recipe, device=device, here=True)
             check_decoding(recipe)
     else:
         estimate = estimate_processes(backend, recipe)
@@ -55,18 +61,20 @@ def dry_run(
         keep_every=arguments.keep_every,
         async_steps=arguments.async_steps,
     )
-    plans = plan_devices(estimate, sizes) if sizes else None
+    plans = plan_devices(estimate, gpu_sizes) if gpu_sizes else None
     if arguments.json:
-        shown = saved | {"estimate": estimate.to_json()}
+        result = saved | {"estimate": estimate.to_json()}
         if plans:
-            shown["plan"] = plan_json(*plans)
-        print(json_text(shown))
+            result["plan"] = plan_json(*plans)
+        print(json_text(result))
         return 0
 
-    if plans:
-        notes = [*notes, *plan_lines(*plans)]
     print_lines(flags)
-    print_lines(comment for line in ("", *estimate.summary_lines(), *notes) for comment in as_comments(line))
+    remarks = ["", *estimate.summary_lines(), *notes]
+    if plans:
+        remarks += plan_lines(*plans)
+    for remark in remarks:
+        print_lines(as_comments(remark))
     print('#\n# every setting that can be given as set = ["path=value"]')
     for path, value in setting_leaves(saved["settings"]):
         setting = f"{path}={json.dumps(value, ensure_ascii=False)}"
@@ -76,7 +84,7 @@ def dry_run(
 
 
 def as_comments(line: str) -> list[str]:
-    """A line as comments of a TOML file that fit a terminal; what is too long goes on with a margin."""
+    """A line as TOML comments that fit a terminal. Continuation lines are indented."""
     margin = line[: len(line) - len(line.lstrip())]
     parts = textwrap.wrap(
         line.strip(),
@@ -90,7 +98,7 @@ def as_comments(line: str) -> list[str]:
 
 
 def is_changeable(recipe: Any, setting: str) -> bool:
-    """Whether ``--set`` takes it: functions, and what the problems were made of, are no settings."""
+    """Whether ``--set`` takes this ``path=value``. It refuses functions and the task source, which recipe.json has."""
     from cotrain.config.override import override
 
     try:
@@ -101,15 +109,14 @@ def is_changeable(recipe: Any, setting: str) -> bool:
 
 
 def setting_leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted path and value of everything plain in the settings."""
-    parts: Iterable[tuple[Any, Any]] = ()
-    if isinstance(value, Mapping):
-        parts = value.items()
-    elif isinstance(value, list):
-        parts = enumerate(value)
-    if not parts or not value:
+    """The dotted path and the value of each leaf of the settings. An empty table or list is a leaf."""
+    is_branch = isinstance(value, Mapping | list) and len(value) > 0
+    if not is_branch:
         yield path, value
         return
-    for key, part in parts:
-        if key != "is":
-            yield from setting_leaves(part, f"{path}.{key}".lstrip("."))
+    children: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, Mapping) else enumerate(value)
+    for key, child in children:
+        if key == "is":  # the name of the dataclass, which cannot be set
+            continue
+        child_path = f"{path}.{key}" if path else str(key)
+        yield from setting_leaves(child, child_path)

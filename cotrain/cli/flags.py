@@ -8,12 +8,16 @@ mistyped flag suggests the nearest one. The comment behind a parameter is the he
 from __future__ import annotations
 
 import argparse
+import ast
 import inspect
+import io
+import itertools
 import math
 import os
 import re
 import shutil
 import textwrap
+import tokenize
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -21,7 +25,7 @@ from typing import Any, NoReturn
 
 from cotrain.config.large_model_defaults import defaults_by_size
 from cotrain.core.arguments import Argument, strip_optional
-from cotrain.core.errors import ConfigError, DataError, nearest_name
+from cotrain.core.errors import ConfigError, DataError, nearest_name, unknown_message
 from cotrain.core.verbosity import LEVELS, set_level
 
 
@@ -134,15 +138,6 @@ def _as_flag(name: str, value: str) -> str:
     return f"--{flag} {plain}"
 
 
-RENAMED = {  # flag of before → its name now
-    "answer": "answer-format",
-    "blend": "advantage-mix",
-    "judge": "review-format",
-    "lag": "async-steps",
-    "restart": "reset",
-}
-
-
 class Parser(argparse.ArgumentParser):
     """argparse that raises ConfigError with one line instead of printing its usage."""
 
@@ -158,8 +153,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("-h", "--help", action=_HelpAction, help="show this message and exit")
         self.add_argument(
             "--log-level",
-            type=_log_level,
-            metavar="LEVEL",
+            **one_of("level", *LEVELS) | {"metavar": "LEVEL"},
             help="debug (with what libraries say, and where an error came from), info, warning (without progress), "
             "error (default: info)",
         )
@@ -204,7 +198,10 @@ class Parser(argparse.ArgumentParser):
     ) -> argparse.Namespace:
         """Parse all of ``words``; an unknown flag names the nearest known one, or what ``elsewhere`` says of it and its
         value, such as which command has it."""
-        values, unknown = self.parse_known_args(self.own_names([*map(expand_home, words)]))
+        words = self.own_names([*map(expand_home, words)])
+        unknown = self._from_unknown_flag(words)  # before argparse misses what the flag should have given
+        if not unknown:
+            values, unknown = self.parse_known_args(words)
         if unknown:
             self._refuse_unknown(unknown, elsewhere)
         self._check_usable(values)
@@ -212,20 +209,36 @@ class Parser(argparse.ArgumentParser):
         set_level(values.log_level)
         return values
 
+    def _from_unknown_flag(self, words: Sequence[str]) -> list[str]:
+        """The words from the first flag on that this command does not have; none where it has them all, or where help
+        is asked for before."""
+        for place, word in enumerate(words):
+            if word in ("-h", "--help", "--"):
+                return []
+            flag = word.partition("=")[0]
+            if flag.startswith("--") and " " not in flag and flag not in self._option_string_actions:
+                return list(words[place:])
+        return []
+
     def _refuse_unknown(self, unknown: Sequence[str], elsewhere: Callable[[str, str], str]) -> NoReturn:
         """The error of words that are no flags, of which the first is named."""
         first, *behind = unknown
         word, _, value = first.partition("=")
         if not value and behind:
             value = behind[0]
-        flags = _long_flags(self)
-        near = RENAMED.get(word.lstrip("-"))
-        if near not in flags:
-            near = nearest_name(word.lstrip("-"), flags) if word.startswith("-") else None
-        hint = elsewhere(word, value)
-        if not hint and near:
-            hint = f"did you mean --{near}?"
+        hint = elsewhere(word, value) or self._flag_meant(first)
         self.error(f"unknown argument {first!r}; {hint}" if hint else f"unknown argument {first!r}")
+
+    def _flag_meant(self, typed: str) -> str:
+        """The question whether a known flag was meant: by its name of before, with typing errors, or as ``steps=3``; ""
+        where none is near."""
+        name, equals, value = typed.partition("=")
+        flags = _long_flags(self)
+        if name.startswith("-"):
+            near = nearest_name(name.lstrip("-"), flags)
+            return f"did you mean --{near}?" if near else ""
+        flag = name.replace("_", "-")
+        return f"did you mean --{flag}={value}?" if equals and flag in flags else ""
 
     def _check_usable(self, values: argparse.Namespace) -> None:
         """Nothing in the place of a path, a name or a number, as of a variable of the shell that is not set: "" would
@@ -341,12 +354,16 @@ class _TrustAction(argparse.Action):
         set_consent()
 
 
-def _log_level(text: str) -> str:
-    if text not in LEVELS:
-        near = nearest_name(text, LEVELS)
-        hint = f"; did you mean {near!r}?" if near else ""
-        raise argparse.ArgumentTypeError(f"unknown level {text!r}{hint} (there are: {', '.join(LEVELS)})")
-    return text
+def one_of(kind: str, *choices: str) -> dict[str, Any]:
+    """How argparse reads a flag that takes one of ``choices``: a wrong one names the nearest of them, which argparse's
+    own ``choices`` does not do. ``kind``: what they are, for the error."""
+
+    def parse_choice(text: str) -> str:
+        if text not in choices:
+            raise argparse.ArgumentTypeError(unknown_message(kind, text, choices))
+        return text
+
+    return {"type": parse_choice, "metavar": "{" + ",".join(choices) + "}"}
 
 
 def check_set_paths(parser: argparse.ArgumentParser, overrides: Sequence[str], settings: Collection[str]) -> None:
@@ -419,14 +436,67 @@ def _parse_number(text: str, kind: Callable[[str], Any], name: str) -> Any:
 
 
 def comments_of(build: Callable[..., Any]) -> dict[str, str]:
-    """The comments behind the parameters of a function or the fields of a class, each on its own line; {} without
-    source."""
+    """The comments behind the parameters of a function or the fields of a class, as one line each; {} without source.
+
+    A comment may go on in the lines below: those that begin in its column, or with no capital letter. Any other line
+    is about what follows."""
     try:
-        source = inspect.getsource(build)
-    except (OSError, TypeError):
+        source = textwrap.dedent(inspect.getsource(build))
+        definition = ast.parse(source).body[0]
+    except (OSError, TypeError, SyntaxError, IndexError):
         return {}
-    pairs = re.findall(r"^\s+(\w+): .*?\S  # (.+)$", source, re.MULTILINE)
-    return {name: text.replace("``", "`") for name, text in reversed(pairs)}
+    comments = {}
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            comments[token.start[0]] = token
+    texts = {}
+    for name, first_line, last_line in _lines_of_parameters(definition):
+        line = first_line if first_line in comments else last_line
+        if line in comments:
+            texts[name] = _whole_comment(comments, line).replace("``", "`")
+    return texts
+
+
+def _lines_of_parameters(definition: ast.stmt) -> list[tuple[str, int, int]]:
+    """The name of each parameter or field, the line in which it begins and the one in which its default ends."""
+    if isinstance(definition, ast.ClassDef):
+        fields = [node for node in definition.body if isinstance(node, ast.AnnAssign)]
+        return [(ast.unparse(node.target), node.lineno, node.end_lineno or node.lineno) for node in fields]
+    if not isinstance(definition, ast.FunctionDef | ast.AsyncFunctionDef):
+        return []
+    arguments = definition.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    without_default: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
+    parameters = [
+        *zip(positional, [*without_default, *arguments.defaults], strict=True),
+        *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
+    ]
+    lines = []
+    for parameter, default in parameters:
+        end = parameter if default is None else default
+        lines.append((parameter.arg, parameter.lineno, end.end_lineno or end.lineno))
+    return lines
+
+
+def _whole_comment(comments: Mapping[int, tokenize.TokenInfo], line: int) -> str:
+    """The comment in a line, and the lines below that go on with it."""
+    behind = comments[line]
+    texts = [_comment_text(behind)]
+    for below in itertools.count(line + 1):
+        comment = comments.get(below)
+        stands_alone = comment is not None and not comment.line[: comment.start[1]].strip()
+        if comment is None or not stands_alone:
+            break
+        text = _comment_text(comment)
+        is_new = text[:1].isupper() or text.startswith("-") or not text
+        if is_new and comment.start[1] != behind.start[1]:
+            break
+        texts.append(text)
+    return " ".join(texts).strip()
+
+
+def _comment_text(comment: tokenize.TokenInfo) -> str:
+    return comment.string.lstrip("#").strip()
 
 
 def add_parameters(

@@ -1,4 +1,4 @@
-"""The commands that read: recipes, data, and the runs that there are."""
+"""Commands that train nothing: ``list``, ``eval``, ``report``, ``chat``, ``export`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cotrain.cli.common import (
     say,
     set_threads,
 )
-from cotrain.cli.flags import Parser, add_count, add_trust_flag, real_number
+from cotrain.cli.flags import Parser, add_count, add_trust_flag, one_of, real_number
 from cotrain.core.errors import ConfigError
 from cotrain.core.verbosity import print_lines, tell_result
 from cotrain.reports.summary import figure_text
@@ -45,11 +45,13 @@ def list_recipes(argv: Sequence[str]) -> int:
     from cotrain.config.run_config import RunConfig
     from cotrain.recipes import QUESTIONS
 
-    usual = RunConfig().values()
+    shared_defaults = RunConfig().values()
     width = max(60, min(100, shutil.get_terminal_size().columns)) - 2
-    grouped = {name for names in QUESTIONS.values() for name in names}
-    others = [name for name in recipe_names() if name not in grouped]
-    groups = QUESTIONS | ({"of other packages": others} if others else {})
+    shipped = {name for names in QUESTIONS.values() for name in names}
+    from_other_packages = [name for name in recipe_names() if name not in shipped]
+    groups: dict[str, Sequence[str]] = dict(QUESTIONS)
+    if from_other_packages:
+        groups["of other packages"] = from_other_packages
     listed = []
     for title, names in groups.items():
         print(title)
@@ -62,22 +64,24 @@ def list_recipes(argv: Sequence[str]) -> int:
 
             about = _first_sentence(build.description)
             print(_wrap_entry(f"{name}  {about}", width))
-            own_defaults = {
-                parameter: argument.default
-                for parameter, argument in build.taken.items()
-                if parameter != "tasks" and not argument.is_required
-            }
-            shown = {p: value for p, value in own_defaults.items() if value is not None and value != usual.get(p)}
-            listed.append({"name": name, "question": title, "about": about, "parameters": shown})
+            own_defaults = {}  # those that RunConfig does not have, or has otherwise
+            for parameter, argument in build.taken.items():
+                if parameter == "tasks" or argument.is_required:  # a task source is no JSON
+                    continue
+                if argument.default is not None and argument.default != shared_defaults.get(parameter):
+                    own_defaults[parameter] = argument.default
+            listed.append({"name": name, "question": title, "about": about, "parameters": own_defaults})
 
         print()
 
-    tell_result({"recipes": listed, "settings": {name: value for name, value in usual.items() if value is not None}})
+    settings = {name: value for name, value in shared_defaults.items() if value is not None}
+    tell_result({"recipes": listed, "settings": settings})
     print("`cotrain run RECIPE --help` says more of one, with its flags; `cotrain run RECIPE --out DIR` runs it")
     return 0
 
 
 def _first_sentence(description: str) -> str:
+    """The first sentence, on one line. The full stop of "et al." and "Dr." ends none."""
     paragraph = " ".join(description.partition("\n\n")[0].split())
     return re.split(r"(?<=\.)(?<!\bal\.)(?<!\bDr\.) (?=[A-Z`])", paragraph)[0]
 
@@ -86,23 +90,14 @@ def _wrap_entry(text: str, width: int) -> str:
     return textwrap.fill(text, width, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False)
 
 
-OF_SUITES = (
+NEED_SUITE = (  # arguments of ``cotrain eval`` that are for ``--suite`` alone
     *("data", "reviews", "verifier", "comparer", "out", "lenient", "max_tokens", "temperature", "tool"),
     *("answer_format", "prompt", "steps_as", "verdict", "verifier_prompt", "shots"),
 )
-OF_CORE = (
-    "directory",
-    "suite",
-    "data",
-    "problems",
-    "shots",
-    "device",
-    "threads",
-    "lenient",
-    "out",
-    "json",
-    "log_level",
+TAKEN_BY_CORE = (  # arguments of ``cotrain eval`` that ``--suite core`` uses
+    *("directory", "suite", "data", "problems", "shots", "device", "threads", "lenient", "out", "json", "log_level"),
 )
+NOT_GIVEN: tuple[object, ...] = (None, [], False)  # values of arguments that nobody typed
 
 
 def evaluate(argv: Sequence[str]) -> int:
@@ -119,10 +114,15 @@ def evaluate(argv: Sequence[str]) -> int:
 
     if opening.is_model(arguments.directory):
         parser.error("a model has no problems of its own; name some, as in --suite gsm8k or --suite jsonl --data FILE")
-    split = "test" if arguments.split is None else arguments.split
-    more = {"samples": arguments.samples, "solver": arguments.solver or "solver", "step": arguments.step}
-    more |= {"tasks": arguments.problems, "device": arguments.device}
-    result = opening.evaluate(arguments.directory, split=split, **more)
+    result = opening.evaluate(
+        arguments.directory,
+        split="test" if arguments.split is None else arguments.split,
+        samples=arguments.samples,
+        solver=arguments.solver or "solver",
+        step=arguments.step,
+        tasks=arguments.problems,
+        device=arguments.device,
+    )
     if arguments.json:
         print(json.dumps(result, indent=2))
         return 0
@@ -146,9 +146,11 @@ def _check_eval_flags(parser: Parser, arguments: argparse.Namespace) -> None:
             parser.error("--shots goes with --suite core; leave it out")
         return
 
-    lost = [name for name in OF_SUITES if getattr(arguments, name) not in (None, [], False)]
-    if lost:
-        parser.error(f"--{lost[0].replace('_', '-')} goes with --suite; name the suites")
+    misplaced = [name for name in NEED_SUITE if getattr(arguments, name) not in NOT_GIVEN]
+    if misplaced:
+        parser.error(f"--{misplaced[0].replace('_', '-')} goes with --suite; name the suites")
+    # 0 is for suites, which are answered greedily as well. Of a run, --samples is another measurement than its usual
+    # one, and --solver says whose.
     if arguments.samples == 0 or (arguments.solver is not None and arguments.samples is None):
         parser.error("--samples K of a run is at least 1, and --solver goes with it; as in --samples 256")
 
@@ -162,9 +164,11 @@ def _on_suites(parser: Parser, arguments: argparse.Namespace) -> int:
 
     if "core" in _suite_names(arguments):
         return _on_core(parser, arguments)
-    defaults = {"samples": 8, "reviews": 1} | {role: role for role in ("solver", "verifier", "comparer")}
+    # Not argparse's defaults: without a suite, a given --samples or --solver has another meaning than none.
+    defaults = {"samples": 8, "reviews": 1, "solver": "solver", "verifier": "verifier", "comparer": "comparer"}
     for name, default in defaults.items():
-        setattr(arguments, name, default if getattr(arguments, name) is None else getattr(arguments, name))
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, default)
     return run_suites(arguments, answer_format_of(arguments))
 
 
@@ -177,9 +181,11 @@ def _on_core(parser: Parser, arguments: argparse.Namespace) -> int:
     from cotrain.storage.kept_work import claim_place
     from cotrain.storage.schemas import QUARANTINE
 
-    alien = [name for name, value in vars(arguments).items() if name not in OF_CORE and value not in (None, [], False)]
-    if alien:
-        parser.error(f"--{alien[0].replace('_', '-')} does not go with --suite core; leave it out")
+    misplaced = [
+        name for name, value in vars(arguments).items() if name not in TAKEN_BY_CORE and value not in NOT_GIVEN
+    ]
+    if misplaced:
+        parser.error(f"--{misplaced[0].replace('_', '-')} does not go with --suite core; leave it out")
     if not arguments.data:
         parser.error("--suite core needs its tasks, a file each; add --data FILE …")
     if not opening.is_model(arguments.directory):
@@ -217,36 +223,39 @@ def _eval_parser() -> Parser:
     )
     parser.add_argument("directory", metavar="DIR", help="a run, or with --suite a model: a directory or a Hub name")
     parser.add_argument("--split", help="test, validation, ood_length, ood_template … (default: test)")
-    add_count(parser, "--problems", "how many (default: as the recipe says, or all)")
+    add_count(parser, "--problems", "number of held-out problems (default: as the recipe says, or all)")
     add_device_flag(parser)
     add_threads_flag(parser)
     add_answer_flags(parser)
     add_tool_flag(parser)
     add_trust_flag(parser)
     parser.add_argument(
-        "--suite", metavar="A,B", help="benchmarks instead of a split: gsm8k,math500,processbench …; core"
+        "--suite", metavar="A,B", help="benchmarks instead of a split: gsm8k,math500,processbench … or core"
     )
     parser.add_argument("--data", nargs="+", default=[], metavar="PATH", help="files of suites: PATH or NAME=PATH each")
     add_count(
         parser,
         "--samples",
-        "of avg@K, pass@K, maj@K, best@K … (default: 8); of a run: of each problem, with pass@1, 2, 4, … K",
+        "samples of each problem, for avg@K, pass@K, maj@K, best@K … (default: 8); without --suite for pass@1, 2, "
+        "4, … K",
         least=0,
         metavar="K",
     )
-    add_count(parser, "--step", "after so many steps; 0: the start (default: the end)", least=0)
-    add_count(parser, "--reviews", "of each solution, by the verifier (default: 1)")
-    add_count(parser, "--max-tokens", "of an answer (default: as the role has it)")
+    add_count(parser, "--step", "measure the checkpoint after N steps; 0: the start (default: the end)", least=0)
+    add_count(parser, "--reviews", "reviews of each solution by the verifier (default: 1)")
+    add_count(parser, "--max-tokens", "tokens of an answer, at most (default: as the role has it)")
     parser.add_argument(
         "--temperature",
         type=real_number(0.0),
         metavar="X",
         help="temperature of samples and of reviews (default: as roles have it)",
     )
-    add_count(parser, "--shots", "of --suite core: solved rows before each (default: 0)", least=0)
-    parser.add_argument("--solver", metavar="ROLE", help="who answers (default: solver)")
-    parser.add_argument("--verifier", metavar="ROLE", help="who judges (default: verifier)")
-    parser.add_argument("--comparer", metavar="ROLE", help="who judges pairs, in a tournament (default: comparer)")
+    add_count(parser, "--shots", "with --suite core: solved rows before each row (default: 0)", least=0)
+    parser.add_argument("--solver", metavar="ROLE", help="role that answers (default: solver)")
+    parser.add_argument("--verifier", metavar="ROLE", help="role that judges (default: verifier)")
+    parser.add_argument(
+        "--comparer", metavar="ROLE", help="role that judges pairs, in a tournament (default: comparer)"
+    )
     parser.add_argument("--out", metavar="DIR", help="where scores go (default: the run; of a model evals/NAME)")
     parser.add_argument("--lenient", action="store_true", help="leave out malformed rows of --data")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -271,7 +280,9 @@ def chat(argv: Sequence[str]) -> int:
     parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
     add_answer_flags(parser, "as the run has it, of a model phrase")
     add_tool_flag(parser)
-    parser.add_argument("--temperature", type=real_number(0.0), default=0.0, metavar="X", help="0: the likeliest words")
+    parser.add_argument(
+        "--temperature", type=real_number(0.0), default=0.0, metavar="X", help="temperature; 0: the likeliest words"
+    )
     parser.add_argument("--once", metavar="PROBLEM", help="answer this one problem and leave")
     add_device_flag(parser)
     add_threads_flag(parser)
@@ -299,22 +310,24 @@ def export(argv: Sequence[str]) -> int:
     parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
     parser.add_argument("--role", required=True, help="a role or a policy: solver, generator, policy/start …")
     parser.add_argument("--out", required=True, metavar="MODEL", help="a new directory")
-    parser.add_argument("--merged", action="store_true", help="an adapter within its base, as one plain model")
+    parser.add_argument("--merged", action="store_true", help="write an adapter within its base, as one plain model")
     parser.add_argument(
         "--to",
-        choices=["transformers", "nanochat"],
+        **one_of("format", "transformers", "nanochat"),
         default="transformers",
         help="nanochat: a nanochat model as its own code reads it, with NANOCHAT_BASE_DIR=MODEL",
     )
-    parser.add_argument("--model", metavar="NEW", help="where a model of the run was moved to; of several OLD=NEW")
+    parser.add_argument(
+        "--model", metavar="NEW", help="where a model of the run was moved to; OLD=NEW if it has several"
+    )
     add_json_flag(parser)
     add_trust_flag(parser)
     arguments = parser.parse_strictly(argv)
     refuse_missing(arguments.directory)
     load_libraries()
-    from cotrain.serving.export import export_policy as write
+    from cotrain.serving.export import export_policy
 
-    where = write(
+    directory = export_policy(
         arguments.directory,
         arguments.role,
         arguments.out,
@@ -323,14 +336,14 @@ def export(argv: Sequence[str]) -> int:
         model=arguments.model,
         say=say,
     )
-    files = [file for file in sorted(where.rglob("*")) if file.is_file()]
-    sizes = {str(file.relative_to(where)): file.stat().st_size for file in files}
-    tell_result({"directory": str(where), "bytes": sizes})
-    print(f"written to {where}")
+    files = [file for file in sorted(directory.rglob("*")) if file.is_file()]
+    sizes = {str(file.relative_to(directory)): file.stat().st_size for file in files}
+    tell_result({"directory": str(directory), "bytes": sizes})
+    print(f"written to {directory}")
     if arguments.to == "nanochat":
-        (weights,) = where.glob("*_checkpoints")
+        (weights,) = directory.glob("*_checkpoints")  # such as chatrl_checkpoints, which is "-i rl"
         source = weights.name.removeprefix("chat").removesuffix("_checkpoints")
-        print(f"in nanochat: NANOCHAT_BASE_DIR={where} python -m scripts.chat_cli -i {source}")
+        print(f"in nanochat: NANOCHAT_BASE_DIR={directory} python -m scripts.chat_cli -i {source}")
     return 0
 
 
@@ -344,7 +357,7 @@ def doctor(argv: Sequence[str]) -> int:
         help="also what each machine of a cluster has, and whether new weights arrive in the engine: local, or a file "
         "as of `cotrain run --backend ray`",
     )
-    parser.add_argument("--model", metavar="MODEL", help="a directory or a name of the Hub that is to be looked at too")
+    parser.add_argument("--model", metavar="MODEL", help="also look at this model: a directory or a name of the Hub")
     add_device_flag(parser)
     add_json_flag(parser)
     arguments = parser.parse_strictly(argv)

@@ -13,6 +13,7 @@ A recipe of one policy and one kind of step, which pays for nothing but answers,
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -40,25 +41,26 @@ def schedule_lines(recipe: Recipe) -> list[str]:
     """A line for each warm-up, and one for the cycle behind them."""
     schedule = recipe.schedule
     lines = [_warmup_text(_who_learns(recipe, name), steps) for name, steps in schedule.warmup if steps]
-    runs = [(_who_learns(recipe, name), len(list(run))) for name, run in groupby(schedule.cycle)]
-    if len(runs) == 1:
-        (who, _) = runs[0]
-        cycle = f"{' and '.join(who)} {_verb(who)} in every step"
+    phases = [(name, len(list(same))) for name, same in groupby(schedule.cycle)]  # (phase, its consecutive steps)
+    takes_turns = len(phases) > 1
+    if takes_turns:
+        turns = [f"{' and '.join(_who_learns(recipe, name))} for {count_of(steps, 'step')}" for name, steps in phases]
+        cycle = f"in turn: {', '.join(turns)}"
     else:
-        parts = [f"{' and '.join(who)} for {count_of(steps, 'step')}" for who, steps in runs]
-        cycle = f"in turn: {', '.join(parts)}"
+        policies = _who_learns(recipe, phases[0][0])
+        cycle = f"{' and '.join(policies)} {_verb(policies)} in every step"
     if not lines:
         return [cycle]
-    comma = "," if len(runs) > 1 else ""
+    comma = "," if takes_turns else ""
     return [*lines, f"then{comma} {cycle}"]
 
 
-def _warmup_text(who: list[str], steps: int) -> str:
-    return f"{' and '.join(who)} {_verb(who)} for {count_of(steps, 'step')}"
+def _warmup_text(policies: list[str], steps: int) -> str:
+    return f"{' and '.join(policies)} {_verb(policies)} for {count_of(steps, 'step')}"
 
 
-def _verb(who: list[str]) -> str:
-    return "learns" if len(who) == 1 else "learn"
+def _verb(policies: list[str]) -> str:
+    return "learns" if len(policies) == 1 else "learn"
 
 
 def _who_learns(recipe: Recipe, phase_name: str) -> list[str]:
@@ -75,31 +77,44 @@ def updates_text(recipe: Recipe) -> str:
 
 
 def formula_lines(name: str, objective: Objective) -> list[str]:
-    """How an objective joins what is paid per answer and per step, and the weights in it; none where it pays for no
-    step."""
+    """The formula by which an objective adds rewards of answers and of steps, then the weights in it. [] if it pays for
+    no step. ``policy_gradient.py`` has the equations."""
     rewards = getattr(objective.algorithm, "reward_weights", None)
     mix = getattr(objective.algorithm, "advantage_mix", None)
     if not rewards or mix is None:
         return []
-    answers = {signal.name: weight for signal, weight in rewards.items() if signal.per == "answer"}
-    spans = {signal.name: weight for signal, weight in rewards.items() if signal.per == "span"}
-    if not spans:
+    answer_weights = {signal.name: weight for signal, weight in rewards.items() if signal.per == "answer"}
+    step_weights = {signal.name: weight for signal, weight in rewards.items() if signal.per == "span"}
+    if not step_weights:
         return []
-    alphas = [_alpha_name(number, len(spans)) for number in range(1, len(spans) + 1)]
-    process = "mean" if getattr(objective.algorithm, "step_scale", "1/K") == "1/K" else "sum"
+    alphas = {  # signal → name of its weight in the formula
+        signal: _alpha_name(number, len(step_weights)) for number, signal in enumerate(step_weights, start=1)
+    }
     if mix == "reward":
-        paid = " + ".join(_times(weight, name) for name, weight in answers.items())
-        steps = " + ".join(f"{alpha} · {process}({name})" for alpha, name in zip(alphas, spans, strict=True))
-        formula = f"reward: r = {paid} + {steps}" if paid else f"reward: r = {steps}"
+        over_steps = "mean" if getattr(objective.algorithm, "step_scale", "1/K") == "1/K" else "sum"
+        formula = _reward_formula(answer_weights, alphas, over_steps)
     else:
-        share = f"(1 − {' − '.join(alphas)}) · " if mix == "convex" else ""
-        paid = " + ".join(_times(weight, f"A({name})") for name, weight in answers.items())
-        if share and len(answers) > 1:
-            paid = f"({paid})"
-        steps = " + ".join(f"{alpha} · A({name})" for alpha, name in zip(alphas, spans, strict=True))
-        formula = f"advantage: A = {share}{paid} + {steps}" if paid else f"advantage: A = {steps}"
-    weights = [f"{alpha}: {_weight_text(weight)}" for alpha, weight in zip(alphas, spans.values(), strict=True)]
+        formula = _advantage_formula(answer_weights, alphas, is_convex=mix == "convex")
+    weights = [f"{alphas[signal]}: {_weight_text(weight)}" for signal, weight in step_weights.items()]
     return [f"{name}'s {formula}", *weights]
+
+
+def _reward_formula(answer_weights: Mapping[str, Any], alphas: Mapping[str, str], over_steps: str) -> str:
+    terms = [_times(weight, signal) for signal, weight in answer_weights.items()]
+    terms += [f"{alpha} · {over_steps}({signal})" for signal, alpha in alphas.items()]
+    return f"reward: r = {' + '.join(terms)}"
+
+
+def _advantage_formula(answer_weights: Mapping[str, Any], alphas: Mapping[str, str], *, is_convex: bool) -> str:
+    """``is_convex``: answers have the weight that the steps leave, 1 − Σ α."""
+    answers = " + ".join(_times(weight, f"A({signal})") for signal, weight in answer_weights.items())
+    if is_convex and len(answer_weights) > 1:
+        answers = f"({answers})"
+    if is_convex and answers:
+        answers = f"(1 − {' − '.join(alphas.values())}) · {answers}"
+    steps = [f"{alpha} · A({signal})" for signal, alpha in alphas.items()]
+    terms = [answers, *steps] if answers else steps
+    return f"advantage: A = {' + '.join(terms)}"
 
 
 def _alpha_name(number: int, total: int) -> str:

@@ -1,5 +1,5 @@
-"""The commands that make a model from nothing: ``cotrain tokenizer`` and ``pretrain``; that writes data with a model:
-``paraphrase``; and ``dpo`` and ``reward``, which are runs."""
+"""``cotrain tokenizer`` and ``pretrain``, which make a model from nothing; ``paraphrase``, which has a model write
+data; ``dpo`` and ``reward``, short names of runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotrain.cli.common import add_column_flags, add_device_flag, add_json_flag, add_threads_flag, load_libraries
-from cotrain.cli.flags import Parser, add_count, typed_flags
+from cotrain.cli.flags import Parser, add_count, one_of, typed_flags
 from cotrain.cli.stages import (
     add_lenient_flag,
     add_stage_flags,
@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     from cotrain.pretraining.ranks import Ranks
 
 TEXT_HELP = ".txt, .jsonl, .json, .csv or .parquet (default: the procedural corpus)"
-OF_NEW_MODEL = ("tokenizer", "kind", "depth", "width")  # flags that a model which goes on has no use for
-OF_NEW_TOKENIZER = ("vocab_size",)
-LearnedParts = list[tuple[Any, int]]  # corpora, each with its weight
+NEW_MODEL_ARGUMENTS = ("tokenizer", "kind", "depth", "width", "vocab_size")  # not with --model, which has them already
+WeightedCorpora = list[tuple[Any, int]]  # (corpus, weight): rows are drawn from each in proportion to its weight
 
 
 def tokenizer(argv: Sequence[str]) -> int:
@@ -45,8 +44,8 @@ def tokenizer(argv: Sequence[str]) -> int:
     parser.add_argument("--out", required=True, metavar="DIR", help="a new directory")
     parser.add_argument("--data", metavar="FILE", help=TEXT_HELP)
     add_lenient_flag(parser)
-    add_count(parser, "--vocab-size", "tokens", default=640)
-    add_count(parser, "--seed", "of the procedural corpus", least=0, default=0)
+    add_count(parser, "--vocab-size", "tokens of the tokenizer", default=640)
+    add_count(parser, "--seed", "random seed of the procedural corpus", least=0, default=0)
     arguments = parser.parse_strictly(argv)
 
     check_unused(arguments.out)
@@ -68,7 +67,7 @@ def tokenizer(argv: Sequence[str]) -> int:
     return 0
 
 
-def _training_text(file: str | None, seed: int, quarantine: Quarantine | None) -> LearnedParts:
+def _training_text(file: str | None, seed: int, quarantine: Quarantine | None) -> WeightedCorpora:
     """The text that a model learns from: a file, or else the procedural corpus."""
     from cotrain.data.word_problems.corpus import pretraining_text
     from cotrain.data.word_problems.source import WordProblems
@@ -80,7 +79,7 @@ def _training_text(file: str | None, seed: int, quarantine: Quarantine | None) -
     return [(procedural_corpus("words", lambda i: pretraining_text(source, seed, i)), 1)]
 
 
-def _tokenizer_text(file: str | None, seed: int, quarantine: Quarantine | None) -> LearnedParts:
+def _tokenizer_text(file: str | None, seed: int, quarantine: Quarantine | None) -> WeightedCorpora:
     """The text that a tokenizer learns from; with the procedural corpus it includes what roles say to each other."""
     from cotrain.data.word_problems.source import study_problems
     from cotrain.pretraining.corpora import practice_of
@@ -89,7 +88,7 @@ def _tokenizer_text(file: str | None, seed: int, quarantine: Quarantine | None) 
     if file is not None:
         return text
     ((corpus, _),) = text
-    return [(corpus, 4), *practice_of(study_problems((1, 9)), seed, "settle")]
+    return [(corpus, 4), *practice_of(study_problems((1, 9)), seed, stage="settle")]
 
 
 def pretrain(argv: Sequence[str], ranks: Ranks | None = None) -> int:
@@ -103,9 +102,14 @@ def pretrain(argv: Sequence[str], ranks: Ranks | None = None) -> int:
         note_quarantine(quarantine, arguments.out)
         note_columns(corpus)
         say_plan(arguments, corpus, arguments.lr)
-    new_tokenizer, new_config = (None, None) if arguments.model else _new_model(arguments)
+    new_tokenizer, new_config = None, None
+    if not arguments.model:
+        new_tokenizer, new_config = _new_model(arguments)
 
-    with ranks_of(pretrain, argv, arguments, ranks) as own, report_to(arguments, "pretrain", own) as report:
+    with (
+        ranks_of(pretrain, argv, arguments, ranks) as own_rank,
+        report_to(arguments, "pretrain", own_rank) as report,
+    ):
         outcome = stage.pretrain(
             arguments.out,
             corpus=corpus,
@@ -122,9 +126,9 @@ def pretrain(argv: Sequence[str], ranks: Ranks | None = None) -> int:
             report=report,
             plan={"save_every": arguments.save_every},
             device=arguments.device,
-            ranks=own,
+            ranks=own_rank,
         )
-    if not own.is_first:
+    if not own_rank.is_first:
         return 0
     write_quarantine(quarantine, arguments.out)
     return report_outcome(outcome, arguments.out)
@@ -139,10 +143,10 @@ def _parse_pretrain(argv: Sequence[str], ranks: Ranks | None) -> Any:
     model = parser.add_argument_group("the model")
     model.add_argument("--model", help="go on from this model")
     model.add_argument("--tokenizer", metavar="DIR", help="tokenizer of a new model (default: one is trained)")
-    model.add_argument("--kind", choices=("llama", "qwen3"), default="llama", help="llama or qwen3")
+    model.add_argument("--kind", **one_of("kind of model", "llama", "qwen3"), default="llama", help="the architecture")
     add_count(model, "--depth", "layers of a new model", default=4)
-    add_count(model, "--width", "of its layers", default=128)
-    add_count(model, "--vocab-size", "of its tokenizer, if one is trained", default=640)
+    add_count(model, "--width", "width of the layers of a new model", default=128)
+    add_count(model, "--vocab-size", "tokens of the tokenizer, if one is trained", default=640)
 
     add_stage_flags(parser, tokens=4_000_000, lr=3e-3)
     arguments = parser.parse_strictly(argv)
@@ -152,9 +156,9 @@ def _parse_pretrain(argv: Sequence[str], ranks: Ranks | None) -> Any:
 
 
 def _check_new_model(arguments: Any, typed: Collection[str]) -> None:
-    """Raise ConfigError for flags of a new model, or of a new tokenizer, where there is one already."""
+    """Raise ConfigError for a flag that describes a new model or tokenizer, beside one that exists already."""
     if arguments.model:
-        needless = [name for name in (*OF_NEW_MODEL, *OF_NEW_TOKENIZER) if name in typed]
+        needless = [name for name in NEW_MODEL_ARGUMENTS if name in typed]
         if needless:
             flag = f"--{needless[0].replace('_', '-')}"
             raise ConfigError(
@@ -177,7 +181,8 @@ def _new_model(arguments: Any) -> tuple[Any, Any]:
     if arguments.tokenizer:
         new_tokenizer = load_tokenizer(arguments.tokenizer)
     else:
-        texts = _tokenizer_text(arguments.data, arguments.seed, quarantine_of(arguments))
+        quarantine = quarantine_of(arguments)  # the file is read a second time; the caller reports its malformed rows
+        texts = _tokenizer_text(arguments.data, arguments.seed, quarantine)
         new_tokenizer = train_tokenizer(stage.sample_texts(texts), arguments.vocab_size)
     config = stage.config_for(
         new_tokenizer,
@@ -195,8 +200,8 @@ def paraphrase(argv: Sequence[str]) -> int:
     parser.add_argument("--data", required=True, metavar="FILE", help="problems: .jsonl, .json, .csv or .parquet")
     parser.add_argument("--model", required=True, help="the writer: directory or Hub name of a chat model")
     parser.add_argument("--out", required=True, metavar="FILE", help="a new .jsonl file")
-    add_count(parser, "--tries", "of a problem, until one is kept", default=4, metavar="K")
-    add_count(parser, "--seed", "of what is written", least=0, default=0)
+    add_count(parser, "--tries", "tries for each problem, until one is kept", default=4, metavar="K")
+    add_count(parser, "--seed", "random seed of what is written", least=0, default=0)
     add_column_flags(parser)
     add_json_flag(parser)
     add_device_flag(parser)

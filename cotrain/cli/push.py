@@ -19,7 +19,7 @@ def push(words: Sequence[str]) -> int:
     parser.add_argument(
         "--repo", required=True, metavar="OWNER/NAME", help="the repository of the Hub, made where there is none"
     )
-    parser.add_argument("--private", action="store_true", help="only you can see it")
+    parser.add_argument("--private", action="store_true", help="make a repository that only you can see")
     add_trust_flag(parser)
     arguments = parser.parse_strictly(words)
     check_path(Path(arguments.directory))

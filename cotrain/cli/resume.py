@@ -27,7 +27,7 @@ from cotrain.storage.schemas import check_path
 def resume(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain resume", description="Go on where a run was interrupted.")
     parser.add_argument("directory", metavar="DIR", help="a run")
-    add_count(parser, "--steps", "lengthen the run to so many; decays end where they would have ended")
+    add_count(parser, "--steps", "lengthen the run to N steps; decays end where they would have ended")
     parser.add_argument("--model", metavar="NEW", help="where its model was moved to; of several OLD=NEW")
     add_device_flag(parser)
     add_threads_flag(parser, "as the run was begun")
@@ -46,8 +46,9 @@ def resume(argv: Sequence[str]) -> int:
     from cotrain.runs.directory import RunDirectory, check_same_async_steps
 
     check_foreign_code(arguments.directory)  # before anything of the run is changed
-    goes_on = arguments.steps is not None or not RunDirectory.open(arguments.directory).summary.exists()
-    if goes_on and not arguments.changed_code:
+    is_finished = RunDirectory.open(arguments.directory).summary.exists()
+    will_train = arguments.steps is not None or not is_finished
+    if will_train and not arguments.changed_code:
         check_code_unchanged(arguments.directory)
     check_same_async_steps(arguments.directory, arguments.async_steps)
     if arguments.model is not None:
@@ -66,17 +67,11 @@ def resume(argv: Sequence[str]) -> int:
     recipe = rebuild_recipe(arguments.directory, say=notes.append)
     provenance: Any = RunDirectory.open(arguments.directory).read("provenance.json")
     set_threads(arguments.threads or provenance["threads"])
-    old_backend = provenance.get("backend") or {}
-    for what, before, now in (
-        ("--world", old_backend.get("world", 1), arguments.world or 1),
-        ("[learner.NAME] world", _own_ranks(old_backend), _own_ranks(backend.describe() if backend else {})),
-        ("engine.replicas", old_backend.get("replicas", 1), getattr(backend, "replicas", 1)),
-    ):
-        if before != now:
-            notes.append(
-                f"note: this run was begun with {what} {before} and goes on with {what} {now}: sums may round "
-                "differently, so it is the same run but not bit for bit"
-            )
+    earlier = provenance.get("backend") or {}
+    _note_change(notes, "--world", earlier.get("world", 1), arguments.world or 1)
+    own_ranks = _own_ranks(backend.describe() if backend else {})
+    _note_change(notes, "[learner.NAME] world", _own_ranks(earlier), own_ranks)
+    _note_change(notes, "engine.replicas", earlier.get("replicas", 1), getattr(backend, "replicas", 1))
 
     device = device_of(arguments.device, here=backend is None)
     with cluster_notes_of(backend, recipe) as cluster_notes:
@@ -103,8 +98,17 @@ def resume(argv: Sequence[str]) -> int:
     return print_outcome(outcome)
 
 
+def _note_change(notes: list[str], setting: str, earlier: object, present: object) -> None:
+    """Add a note on a setting of the processes that is not the one that the run was begun with."""
+    if earlier != present:
+        notes.append(
+            f"note: this run was begun with {setting} {earlier} and goes on with {setting} {present}: sums may round "
+            "differently, so it is the same run but not bit for bit"
+        )
+
+
 def _own_ranks(backend: Mapping[str, Any]) -> str:
-    """The policies of a backend that are held by several ranks of their own: "verifier 2"."""
+    """The policies that have several ranks of their own: "verifier 2", or "none". ``backend``: its description."""
     worlds = backend.get("learners", {})
     return ", ".join(f"{policy} {world}" for policy, world in sorted(worlds.items()) if world > 1) or "none"
 
@@ -112,14 +116,14 @@ def _own_ranks(backend: Mapping[str, Any]) -> str:
 def demo(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain demo", description="Co-train a generator and a verifier in three minutes.")
     parser.add_argument("--out", default="runs/demo", metavar="DIR", help="a new directory, or one to go on with")
-    add_count(parser, "--seed", "another demo (default: 0)", least=0)
+    add_count(parser, "--seed", "random seed of the run: another one makes another demo (default: 0)", least=0)
     add_view_flag(parser)
     add_json_flag(parser)
     arguments = parser.parse_strictly(argv)
     load_libraries()
     set_threads(None)
     from cotrain import api
-    from cotrain.recipes.tango import demo as build
+    from cotrain.recipes.tango import demo as demo_recipe
     from cotrain.runs.changes import rebuild_recipe
     from cotrain.runs.directory import RunDirectory
     from cotrain.trainer.failures import Diverged, StoppedBySignal
@@ -138,16 +142,16 @@ def demo(argv: Sequence[str]) -> int:
                 "with it, or choose another --out",
                 code="E_DEMO_SEED",
             )
-        begun = directory.path
+        existing_run = directory.path
     else:
-        recipe = build(seed=arguments.seed or 0)
-        begun = None
+        recipe = demo_recipe(seed=arguments.seed or 0)
+        existing_run = None
     try:
         with watched_run(recipe, out=arguments.out, view=arguments.view) as observer:
-            if begun is None:
+            if existing_run is None:
                 outcome = api.run(recipe, arguments.out, observer=observer)
             else:
-                outcome = api.resume(begun, recipe=recipe, observer=observer)
+                outcome = api.resume(existing_run, recipe=recipe, observer=observer)
     except (StoppedBySignal, Diverged) as stopped:
         return exit_code_of(stopped)
     return print_outcome(outcome)

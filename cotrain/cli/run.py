@@ -36,7 +36,7 @@ from cotrain.cli.flags import (
     typed_flags,
     whole_number,
 )
-from cotrain.config.registry import call_recipe, find_recipe, recipe_names
+from cotrain.config.registry import failures_located, find_recipe, recipe_names
 from cotrain.core.errors import ConfigError
 from cotrain.core.registry import RECIPES, ZOO
 from cotrain.core.verbosity import print_error, print_lines, tell_result
@@ -45,6 +45,7 @@ from cotrain.reports.summary import outcome_lines
 if TYPE_CHECKING:
     from cotrain.config.recipe import Recipe
     from cotrain.config.run_config import RecipeFunction
+    from cotrain.core.types import TaskSource
     from cotrain.distributed.multi_process import MultiProcessBackend
     from cotrain.runs.log import Observer
     from cotrain.runs.run import RunResult
@@ -88,6 +89,10 @@ def run(argv: Sequence[str]) -> int:
     check_async_steps(recipe, parsed.async_steps)
     elsewhere = _planned_elsewhere(parsed)
     backend = backend_of(parsed)
+    if backend is None and not elsewhere:
+        from cotrain.runs.check_tools import check_tools
+
+        check_tools(recipe)
     device = "cuda" if elsewhere else device_of(parsed.device, here=parsed.backend == "local")
     command.fill_in(base_recipe)
     notes: list[str] = []
@@ -173,7 +178,7 @@ def _has_small_models(recipe: Recipe) -> bool:
 def _print_plan(
     command: _Command, recipe: Recipe, backend: MultiProcessBackend | None, device: str, notes: list[str]
 ) -> int:
-    """What ``--dry-run`` prints."""
+    """Print the plan of ``--dry-run``; returns the exit code."""
     from cotrain.cli.config_file import config_lines
     from cotrain.cli.dry_run import dry_run
     from cotrain.cli.plan_line import plan_lines
@@ -285,8 +290,15 @@ def _make_recipe(
 ) -> Recipe:
     """The recipe of these arguments, on the problems that the flags name."""
     data_flags = ("tasks", "data", "operations", "question_column", "answer_column")
-    if all(getattr(parsed, name) is None for name in data_flags) and not parsed.lenient:
-        return call_recipe(build, target, arguments)
+    names_problems = parsed.lenient or any(getattr(parsed, name) is not None for name in data_flags)
+    if names_problems:
+        arguments = {**arguments, "tasks": _problems_of(build, target, parsed, arguments.get("labelled"))}
+    with failures_located(target):
+        return build.make(arguments)
+
+
+def _problems_of(build: RecipeFunction, target: str, parsed: argparse.Namespace, labelled: Any) -> TaskSource:
+    """The problems that the flags name. Raises ConfigError for a recipe that has its own."""
     if "tasks" not in build.taken:
         raise ConfigError(
             f"recipe {target!r} has no parameter 'tasks': leave out --tasks, --data, --lenient and --operations",
@@ -294,10 +306,9 @@ def _make_recipe(
         )
     from cotrain.data.sources import problem_source, with_columns
 
-    kind = parsed.tasks or (getattr(build, "reads", None) if parsed.data else None)
+    kind = parsed.tasks or (build.reads if parsed.data else None)
     parsed.tasks = with_columns(kind, parsed.question_column, parsed.answer_column)
-    source = problem_source(parsed.tasks, parsed.data, parsed.operations, parsed.lenient, arguments.get("labelled"))
-    return call_recipe(build, target, {**arguments, "tasks": source})
+    return problem_source(parsed.tasks, parsed.data, parsed.operations, parsed.lenient, labelled)
 
 
 def parser_of(target: str, build: RecipeFunction) -> tuple[Parser, list[str]]:

@@ -15,7 +15,9 @@ def serve(words: Sequence[str]) -> int:
     parser = Parser(prog="cotrain serve", description=serve.__doc__)
     parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0: all, without any password")
-    parser.add_argument("--port", type=whole_number(0, 65535), default=8000, metavar="N", help="0: any that is free")
+    parser.add_argument(
+        "--port", type=whole_number(0, 65535), default=8000, metavar="N", help="port to listen on; 0: any that is free"
+    )
     parser.add_argument(
         "--allow-host", action="append", default=[], metavar="NAME", help="a further name in Host headers to answer to"
     )
@@ -36,7 +38,7 @@ def serve(words: Sequence[str]) -> int:
         args.directory,
         host=args.host,
         port=args.port,
-        hosts=args.allow_host,
+        allowed_hosts=args.allow_host,
         device=device_of(args.device),
         record=args.record,
     )

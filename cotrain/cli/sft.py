@@ -1,5 +1,7 @@
-"""``cotrain sft``: fine-tune a model on conversations; and what it shares with ``cotrain teach``, which makes the
-conversations of a role first (``teach.py``)."""
+"""``cotrain sft``: fine-tune a model on conversations.
+
+``cotrain teach`` (``teach.py``) makes conversations of a role, and trains on them with ``fine_tune`` of this file.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +39,12 @@ if TYPE_CHECKING:
     from cotrain.storage.kept_work import KeptWork
 
 TAUGHT_ROLES = ("solver", "verifier")  # those that ``cotrain teach`` can teach
-OF_ROLES = (  # flags of ``cotrain teach`` that conversations have no use for
+TEACH_FLAGS = (  # flags of ``cotrain teach`` that ``cotrain sft`` does not have
     *("--answer-format", "--steps-as", "--prompt", "--verdict", "--verifier-prompt", "--review-format"),
     *("--from-samples", "--samples", "--reviews", "--max-tokens"),
 )
-SMALL_RATE, LARGE_RATE = 1e-3, 2e-5  # learning rates below and from 100 million parameters on
+SMALL_MODEL_LR = 1e-3  # below 100 million parameters
+LARGE_MODEL_LR = 2e-5
 LR_DEFAULT = " (default: 1e-3 below 100 million parameters, else 2e-5, with --lora 1e-4)"
 
 
@@ -84,24 +87,26 @@ def add_lora_flag(parser: Any) -> None:
 
 
 def _command_of_flag(flag: str, value: str) -> str:
-    """Which command has a flag that ``cotrain sft`` does not have; "" where none of ``cotrain teach`` has it."""
-    if flag not in OF_ROLES:
+    """The hint for an unknown flag: that ``cotrain teach`` has it, or ""."""
+    if flag not in TEACH_FLAGS:
         return ""
     return "`cotrain teach solver` and `cotrain teach verifier` teach what a role will say"
 
 
 def _refuse_role(argv: Sequence[str]) -> None:
-    """Raise ConfigError for ``cotrain sft --role solver``, as it was spelled before, with the command that it is
-    now."""
+    """Raise ConfigError for ``--role``. ``cotrain sft --role solver`` was renamed to ``cotrain teach solver``: the
+    message has the whole command under its new name."""
     words = list(argv)
-    place = next((i for i, word in enumerate(words) if word.partition("=")[0] == "--role"), None)
-    if place is None:
+    flags = [word.partition("=")[0] for word in words]
+    if "--role" not in flags:
         return
-    _, equals, role = words[place].partition("=")
-    end = place + 1
-    if not equals:
-        role = next(iter(words[end:]), "")
-        end += 1
+    start = flags.index("--role")
+    _, equals, role = words[start].partition("=")
+    if equals:
+        end = start + 1
+    else:
+        end = start + 2
+        role = words[start + 1] if start + 1 < len(words) else ""
     if not role or role.startswith("-"):
         raise ConfigError(
             "cotrain sft: --role is gone; roles are taught by `cotrain teach solver` and `cotrain teach verifier`",
@@ -109,7 +114,7 @@ def _refuse_role(argv: Sequence[str]) -> None:
         )
     if role not in TAUGHT_ROLES:
         raise ConfigError(f"cotrain teach: {unknown_message('role', role, TAUGHT_ROLES)}", code="E_TEACH_WITHOUT_ROLE")
-    command = shlex.join(["cotrain", "teach", role, *words[:place], *words[end:]])
+    command = shlex.join(["cotrain", "teach", role, *words[:start], *words[end:]])
     raise ConfigError(
         f"cotrain sft: --role {role} is a command of its own now, with the same flags: {command}",
         code="E_ROLE_IS_COMMAND",
@@ -123,11 +128,11 @@ def _refuse_role(argv: Sequence[str]) -> None:
 class Lessons:
     """The data that a model is fine-tuned on."""
 
-    parts: Parts  # conversations, each corpus with its weight
-    taught: Mapping[str, Any] = field(default_factory=dict)  # how the role that they teach is asked and read
-    own_rows: Sequence[Mapping[str, Any]] = ()  # those that the model wrote itself, as rows of a file
-    kept_work: KeptWork | None = None  # which holds these until the model is written
-    in_own_formats: bool = False  # they teach the package's own formats
+    parts: Parts  # corpora of conversations, each with its weight
+    taught: Mapping[str, Any] = field(default_factory=dict)  # prompt and answer format of the role that is taught
+    own_rows: Sequence[Mapping[str, Any]] = ()  # conversations that the model wrote itself (``teach --from-samples``)
+    kept_work: KeptWork | None = None  # keeps ``own_rows`` on disk until the model is written
+    in_own_formats: bool = False  # whether the conversations are in the package's own formats
 
 
 def _practice_lessons(seed: int) -> Lessons:
@@ -156,18 +161,21 @@ def fine_tune(
     quarantine: Quarantine | None,
     ranks: Ranks | None,
 ) -> int:
-    """Fine-tune ``--model`` on these lessons and write it to ``--out``; returns the exit code. ``command`` and ``argv``
-    are what the other ranks of ``--world`` are begun with."""
+    """Fine-tune ``--model`` on ``lessons``, write it to ``--out`` and return the exit code. The other ranks of
+    ``--world`` run ``command`` with ``argv``; in one of them ``ranks`` is its own rank."""
     from cotrain.models.lora import Lora
     from cotrain.pretraining import sft as stage
 
-    lr = arguments.lr or _usual_rate(arguments)
+    lr = arguments.lr or _default_lr(arguments)
     if ranks is None:
         note_quarantine(quarantine, arguments.out)
         note_columns(lessons.parts)
         say_plan(arguments, lessons.parts, lr)
     stage_name = command.__name__.replace("_", " ")
-    with ranks_of(command, argv, arguments, ranks) as own, report_to(arguments, stage_name, own) as report:
+    with (
+        ranks_of(command, argv, arguments, ranks) as own_rank,
+        report_to(arguments, stage_name, own_rank) as report,
+    ):
         outcome = stage.sft(
             arguments.model,
             arguments.out,
@@ -184,32 +192,32 @@ def fine_tune(
             device=arguments.device,
             taught=lessons.taught,
             lora=None if arguments.lora is None else Lora(rank=arguments.lora),
-            ranks=own,
+            ranks=own_rank,
         )
-    if not own.is_first:
+    if not own_rank.is_first:
         return 0
     _write_beside_model(outcome, lessons, Path(arguments.out))
     write_quarantine(quarantine, arguments.out)
     return report_outcome(outcome, arguments.out)
 
 
-def _usual_rate(arguments: Any) -> float:
-    """The learning rate where none is given."""
+def _default_lr(arguments: Any) -> float:
+    """The learning rate without ``--lr``, by the size of the model."""
     from cotrain.config.large_model_defaults import ADAPTER_RATE, are_small
 
     if are_small([arguments.model]):
-        return SMALL_RATE
-    return LARGE_RATE if arguments.lora is None else ADAPTER_RATE
+        return SMALL_MODEL_LR
+    return LARGE_MODEL_LR if arguments.lora is None else ADAPTER_RATE
 
 
 def _write_beside_model(outcome: TrainingOutcome, lessons: Lessons, out: Path) -> None:
-    """Write what belongs next to a model that is finished: the formats that it knows, and the rows that it learned of
-    its own."""
+    """Write files into the folder of a finished model: which formats it knows, and the conversations that it wrote
+    itself."""
     from cotrain.rollout.common_roles import mark_terse_prompts
 
     if not outcome.finished:
         return
-    if lessons.in_own_formats:
+    if lessons.in_own_formats:  # roles then ask it in the short prompts of the shipped models
         mark_terse_prompts(out)
     if lessons.own_rows:
         replace_file(out / "samples.jsonl", b"".join(map(encode_row, lessons.own_rows)))

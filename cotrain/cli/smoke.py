@@ -1,5 +1,7 @@
-"""``cotrain run --smoke``: the flags of a run that only shows that a recipe works from its start to its report. Every
-phase is reached, warm-ups and stages take one step each, and little is measured. Its figures say nothing of the method.
+"""``cotrain run --smoke``: flags that make a run short. It shows that a recipe works, from its start to its report.
+
+Every phase is reached, warm-ups and stages take one step each, and little is measured. The figures say nothing about
+the method.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ from cotrain.core.verbosity import count_of
 if TYPE_CHECKING:
     from cotrain.config.run_config import RecipeFunction
 
-STAGES = ("warmup", "unlabelled", "iteration", "revising")  # parameters of recipes: steps of a stage
-PROBLEMS = 2
-MEMBERS = 4
-HELD_OUT = 2
+STAGE_LENGTHS = ("warmup", "unlabelled", "iteration", "revising")  # parameters that are the steps of a stage
+TASKS_PER_STEP = 2
+GROUP_SIZE = 4
+EVALUATION_TASKS = 2
 REVIEWS = 2
 
 
@@ -30,49 +32,57 @@ def smoke_words(
     words: Sequence[str],
     make_with_data: Callable[[argparse.Namespace, dict[str, Any]], Any],
 ) -> list[str]:
-    """The flags of a short run of this recipe, to stand before ``words``, which are the user's. ``make_with_data``: the
-    recipe of these flags and arguments on the problems that the flags name."""
-    usual = {name: argument.default for name, argument in build.taken.items()}
-    shorter = ["--set=evaluation.splits=[]", f"--set=evaluation.group_size={REVIEWS}"]
-    for name, value in _small_settings(usual).items():
-        shorter += [f"--{name.replace('_', '-')}", *typed_words(value).split()]
-    both = [*shorter, *words]
-    parsed = parser.parse_strictly(both)
-    typed = typed_flags(both, parser)
-    typed_values = {name: value for name, value in parsed_values(parsed, names).items() if name in typed}
-    try:  # data are read twice only where a recipe cannot be without
-        without_data = {name: value for name, value in typed_values.items() if name not in ("labelled", "ramp")}
+    """The flags of a short run of this recipe, to be put before the user's.
+
+    Args:
+        names: the recipe's parameters that are flags.
+        words: the user's flags, which have precedence.
+        make_with_data: builds the recipe of parsed flags and arguments on the problems that the flags name.
+    """
+    defaults = {name: argument.default for name, argument in build.taken.items()}
+    short_flags = ["--set=evaluation.splits=[]", f"--set=evaluation.group_size={REVIEWS}"]
+    for name, value in _small_settings(defaults).items():
+        short_flags += [f"--{name.replace('_', '-')}", *typed_words(value).split()]
+    all_flags = [*short_flags, *words]
+    parsed = parser.parse_strictly(all_flags)
+    given = typed_flags(all_flags, parser)
+    values = {name: value for name, value in parsed_values(parsed, names).items() if name in given}
+    try:
+        # The schedule needs no data, so the data are not read here, and read once in all. ``labelled`` and ``ramp``
+        # are about data, and would be refused without.
+        without_data = {name: value for name, value in values.items() if name not in ("labelled", "ramp")}
         schedule = build(**without_data).schedule
-    except ConfigError:
-        schedule = make_with_data(parsed, typed_values).schedule
+    except ConfigError:  # a recipe that needs its data to be built
+        schedule = make_with_data(parsed, values).schedule
 
     warmup = list(schedule.warmup)
     if "warmup" not in typed_flags(words, parser):
         warmup = [(name, 1) for name, _ in schedule.warmup]
     if list(schedule.warmup) != warmup:
-        shorter.append(f"--set=schedule.warmup={json.dumps(warmup)}")
+        short_flags.append(f"--set=schedule.warmup={json.dumps(warmup)}")
     steps = sum(steps for _, steps in warmup) + len(schedule.cycle)  # so that every phase is reached
-    return [*shorter, "--steps", str(max(2, steps))]
+    return [*short_flags, "--steps", str(max(2, steps))]
 
 
-def _small_settings(usual: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a trial that a recipe takes. ``usual``: what it takes, with its defaults."""
+def _small_settings(defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """The small values of those settings that a recipe has. ``defaults``: its own values of all its settings."""
     small: dict[str, Any] = {
-        "tasks_per_step": PROBLEMS,
-        "group_size": min(MEMBERS, usual.get("group_size", MEMBERS)),
-        "evaluation_tasks": HELD_OUT,
+        "tasks_per_step": TASKS_PER_STEP,
+        "group_size": min(GROUP_SIZE, defaults.get("group_size", GROUP_SIZE)),
+        "evaluation_tasks": EVALUATION_TASKS,
         "evaluate_every": 0,
     }
-    for name in STAGES:
-        steps = usual.get(name, 0)
-        if steps is None or steps > 1:
+    for name in STAGE_LENGTHS:
+        steps = defaults.get(name, 0)
+        has_own_default = steps is None  # the recipe computes it, and it may be long
+        if has_own_default or steps > 1:
             small[name] = 1
-    if usual.get("reviews", 0) > REVIEWS:
+    if defaults.get("reviews", 0) > REVIEWS:
         small["reviews"] = REVIEWS
-    ratio = usual.get("ratio")
+    ratio = defaults.get("ratio")
     if isinstance(ratio, tuple):
-        small["ratio"] = tuple(min(1, part) for part in ratio)
-    return {name: value for name, value in small.items() if name in usual}
+        small["ratio"] = tuple(min(1, steps) for steps in ratio)  # one step of each phase; 0 stays 0
+    return {name: value for name, value in small.items() if name in defaults}
 
 
 def smoke_note(recipe: Any) -> str:

@@ -1,5 +1,5 @@
-"""``cotrain pretrain``, ``sft`` and ``teach`` on several ranks: the command itself is the first one, and the same
-command is run in processes by Ray for the others. All are on this machine, since they read the same files."""
+"""``cotrain pretrain``, ``sft`` and ``teach`` on several ranks. Rank 0 is the process of the command itself; Ray starts
+a process for each other rank, which runs the same command. All are on this machine, since they read the same files."""
 
 from __future__ import annotations
 
@@ -18,29 +18,32 @@ from cotrain.distributed.ranks import LOSS, HostPort, meet_ranks, open_store, ra
 from cotrain.distributed.ray_processes import RayLauncher, RayProcess
 from cotrain.pretraining.ranks import Ranks
 
-# a function of the words behind a command, and of the rank that the process is; None: the first one
+# A command, called with its arguments and the rank of the process. None: the user started it, and it is rank 0.
 StageCommand = Callable[[Sequence[str], Ranks | None], int]
-GO_ON = "; go on with the same command and --resume"
+RESUME_HINT = "; go on with the same command and --resume"
 
 
 class StageRank:
-    """The handles of the processes of the other ranks."""
+    """What runs in the process of a rank other than 0."""
 
     def __init__(self, rank: int, world: int, patience: float) -> None:
         self._ranks = Ranks(rank=rank, world=world)
         self._patience = timedelta(seconds=patience)
 
     def train(self, address: HostPort, command: StageCommand, words: Sequence[str], folder: str, on_gpu: bool) -> None:
-        """Meet the others, then run the command with them."""
+        """Connect to the other ranks, then run the command with them. ``folder``: rank 0's, for paths in ``words``."""
         os.chdir(folder)
-        set_level("error")
+        set_level("error")  # rank 0 prints the progress
         meet_ranks(address, self._ranks.rank, self._ranks.world, self._patience, here=True, on_gpu=on_gpu)
         command(words, self._ranks)
 
 
 @contextmanager
 def other_ranks(command: StageCommand, words: Sequence[str], world: int, device: str) -> Iterator[Ranks]:
-    """Begin the others, and be the first. Raises ConfigError without Ray, ProcessLost where one is gone."""
+    """Start the other ranks, and yield rank 0, which this process is. They end with the body of the ``with``.
+
+    Raises ConfigError without Ray, and ProcessLost if a rank dies.
+    """
     name = command.__name__.replace("_", " ")  # "teach solver"
     launcher = RayLauncher(read_cluster_file(LOCAL))
     launcher.start()
@@ -56,11 +59,13 @@ def other_ranks(command: StageCommand, words: Sequence[str], world: int, device:
         try:
             meet_ranks(store, 0, world, patience, here=True, on_gpu=on_gpu)
             yield Ranks(rank=0, world=world)
-        except RuntimeError as error:  # torch's, where another rank is gone
+        except RuntimeError as error:  # from torch, if the connection to another rank is lost
             for process, answer in zip(processes, answers, strict=True):
-                if process.is_done(answer, LOSS):
-                    _raise_what_ended(process, answer, name)
-            raise ProcessLost(f"{name}: a rank is gone ({first_line(error)}){GO_ON}", code="E_RANK_LOST") from error
+                if process.is_done(answer, LOSS):  # waits up to LOSS seconds for it to end
+                    _raise_its_error(process, answer, name)
+            raise ProcessLost(
+                f"{name}: a rank is gone ({first_line(error)}){RESUME_HINT}", code="E_RANK_LOST"
+            ) from error
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -69,8 +74,9 @@ def other_ranks(command: StageCommand, words: Sequence[str], world: int, device:
         launcher.stop()
 
 
-def _raise_what_ended(process: RayProcess, answer: Any, name: str) -> None:
+def _raise_its_error(process: RayProcess, answer: Any, name: str) -> None:
+    """Raise the error with which a rank ended, if it ended with one."""
     try:
         process.wait(answer, name)
     except ProcessLost as lost:
-        raise ProcessLost(f"{first_line(lost)}{GO_ON}", code="E_RANK_LOST") from lost
+        raise ProcessLost(f"{first_line(lost)}{RESUME_HINT}", code="E_RANK_LOST") from lost

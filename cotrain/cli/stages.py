@@ -1,5 +1,9 @@
-"""Shared by the commands that train a model before RL: ``cotrain pretrain``, ``sft``, ``teach solver`` and ``teach
-verifier``: their flags, what is refused before the work, the ranks that train together, and what is said of it."""
+"""What ``cotrain pretrain``, ``sft``, ``teach solver`` and ``teach verifier`` share. Each of them is a stage: it trains
+a model before RL.
+
+In the order of a command: its flags; checks before the work; malformed rows of the data; ranks that train together;
+what is printed about the training.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from cotrain.cli.common import add_device_flag, add_json_flag, add_threads_flag, device_of, load_libraries, set_threads
-from cotrain.cli.flags import Parser, add_count, real_number
+from cotrain.cli.flags import Parser, add_count, one_of, real_number
 from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.core.verbosity import (
     QUIET_SECONDS,
@@ -32,15 +36,15 @@ if TYPE_CHECKING:
     from cotrain.cli.stage_ranks import StageCommand
     from cotrain.pretraining.ranks import Ranks
 
-CONTINUED = 130  # exit code of a training that was interrupted and can go on, as of Ctrl-C
+INTERRUPTED = 130  # exit code of a training that can be resumed, as shells have it after Ctrl-C
 
 
 # -- Flags.
 
 
 def add_stage_flags(parser: Parser, *, tokens: int, lr: float | None, lr_default: str = "") -> None:
-    """The flags of every training: where its model goes, how it is trained, and by which machine. ``lr_default`` says
-    what the learning rate is where ``lr`` is None."""
+    """The flags of every stage: where its model goes, how it is trained, and by which machine. If ``lr`` is None,
+    ``lr_default`` describes the default for the help."""
     places = parser.add_argument_group("where it goes")
     places.add_argument("--out", required=True, metavar="DIR", help="where the model goes")
     places.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
@@ -54,14 +58,14 @@ def add_stage_flags(parser: Parser, *, tokens: int, lr: float | None, lr_default
     add_count(training, "--length", "tokens of one row", default=512)
     lr_help = f"learning rate{lr_default}"
     training.add_argument("--lr", type=real_number(above=0.0), default=lr, metavar="X", help=lr_help)
-    training.add_argument("--optimizer", choices=("adamw", "muon"), default="adamw", help="adamw or muon")
-    add_count(training, "--seed", "of weights and of the order of the text", least=0, default=0)
+    training.add_argument("--optimizer", **one_of("optimizer", "adamw", "muon"), default="adamw", help="the optimizer")
+    add_count(training, "--seed", "random seed of weights and of the order of the text", least=0, default=0)
 
     machine = parser.add_argument_group("where it is computed")
     add_device_flag(machine)
     add_threads_flag(machine)
     backend_help = "this process, or more by Ray (default: local)"
-    machine.add_argument("--backend", default="local", choices=("local", "ray"), help=backend_help)
+    machine.add_argument("--backend", **one_of("backend", "local", "ray"), default="local", help=backend_help)
     add_count(machine, "--world", "with --backend ray: ranks, each with the whole model and a share of each batch")
 
 
@@ -74,9 +78,11 @@ def add_lenient_flag(parser: Any) -> None:
 
 
 def prepare_stage(parser: Parser, arguments: Any, ranks: Ranks | None) -> None:
-    """Refuse what can be refused before data are read or a model is asked, then load the libraries and choose threads
-    and device. ``ranks``: the rank that this process was begun as; None for the first one. Raises ConfigError,
-    RunDirectoryError, DiskError, UnknownName."""
+    """Check the arguments as far as possible without data and models. Load the libraries, choose threads and device.
+
+    ``ranks``: the rank that this process was started as, None for rank 0. Raises ConfigError, RunDirectoryError,
+    DiskError, UnknownName.
+    """
     _check_world(parser, arguments)
     if ranks is None and not arguments.resume:
         check_unused(arguments.out, resumable=True)
@@ -92,8 +98,8 @@ def prepare_stage(parser: Parser, arguments: Any, ranks: Ranks | None) -> None:
 
 def _check_world(parser: Parser, arguments: Any) -> None:
     world = arguments.world or 1
-    has_others = world > 1
-    if has_others != (arguments.backend == "ray"):
+    has_several_ranks = world > 1
+    if has_several_ranks != (arguments.backend == "ray"):
         parser.error("--backend ray and --world N, 2 or more, go together; give both, or neither")
 
     rows = arguments.batch_tokens // arguments.length
@@ -117,19 +123,19 @@ def check_unused(out: str, *, resumable: bool = False) -> None:
 
 
 def set_up_machine(arguments: Any, ranks: Ranks | None = None) -> None:
-    """Load the libraries, and put the number of threads and the device into ``arguments``: of several ranks each has
-    its share of the cores, and a GPU of its own. Raises ConfigError for a device that is not there."""
+    """Load the libraries, and set ``arguments.threads`` and ``arguments.device``. Each of several ranks has its share
+    of the cores and a GPU of its own. Raises ConfigError for a device that this machine lacks."""
     from cotrain.core.threads import usable_cores
 
     world = getattr(arguments, "world", None) or 1
-    has_others = world > 1
-    if has_others and arguments.threads is None:
+    has_several_ranks = world > 1
+    if has_several_ranks and arguments.threads is None:
         arguments.threads = max(1, usable_cores() // world)
     load_libraries()
     set_threads(arguments.threads)
 
-    device = device_of(arguments.device, here=not has_others)
-    if has_others and device.startswith("cuda"):
+    device = device_of(arguments.device, here=not has_several_ranks)
+    if has_several_ranks and device.startswith("cuda"):
         own_rank = 0 if ranks is None else ranks.rank
         device = device_of(f"cuda:{own_rank}")
     arguments.device = device
@@ -139,7 +145,7 @@ def set_up_machine(arguments: Any, ranks: Ranks | None = None) -> None:
 
 
 def quarantine_of(arguments: Any) -> Quarantine | None:
-    """Where malformed rows go; None where the first one is an error."""
+    """Collects malformed rows, with ``--lenient``. None without: then the first malformed row is an error."""
     if not arguments.lenient:
         return None
     if arguments.data is None:
@@ -183,16 +189,17 @@ def say_plan(arguments: Any, parts: Sequence[tuple[Any, int]], lr: float) -> Non
     rows = arguments.batch_tokens // arguments.length
     sizes = f"{count_of(steps, 'step')} of {count_of(rows, 'row')} of {arguments.length:,} tokens"
     print_progress(f"plan: {sizes}, {arguments.optimizer} with learning rate {lr:g}")
+    total_weight = sum(weight for _, weight in parts)
     for corpus, weight in parts:
-        share = f"{weight} of {sum(one for _, one in parts)} parts: " if len(parts) > 1 else ""
-        size = "made as it is read, without an end" if corpus.size is None else count_of(corpus.size, "item")
+        share = f"{weight} of {total_weight} parts: " if len(parts) > 1 else ""
+        is_procedural = corpus.size is None
+        size = "made as it is read, without an end" if is_procedural else count_of(corpus.size, "item")
         print_progress(f"  learns from {share}{corpus.name}, {size}")
 
 
 @contextmanager
 def ranks_of(command: StageCommand, argv: Sequence[str], arguments: Any, ranks: Ranks | None) -> Iterator[Ranks]:
-    """The rank that this process is: the one that it was begun as, or else the first one, with others next to it where
-    ``--world`` says so."""
+    """Yield the rank of this process. Rank 0 starts the other ranks of ``--world`` here; ``ranks``: any other rank."""
     from cotrain.pretraining.ranks import ALONE
 
     if ranks is not None:
@@ -208,8 +215,8 @@ def ranks_of(command: StageCommand, argv: Sequence[str], arguments: Any, ranks: 
 
 @contextmanager
 def report_to(arguments: Any, stage: str, ranks: Ranks) -> Iterator[Callable[[Any], None]]:
-    """Who hears the rows of a training: the terminal, and the trackers of ``--tracker``; of another rank than the first
-    nobody."""
+    """Yield the function that is called with each row of metrics. It prints the row and passes it to the trackers of
+    ``--tracker``; on ranks other than 0 it does nothing."""
     if not ranks.is_first:
         yield lambda row: None
         return
@@ -226,18 +233,19 @@ def report_to(arguments: Any, stage: str, ranks: Ranks) -> Iterator[Callable[[An
 
 
 class StepPrinter:
-    """Prints rows of a training with how many steps there are and the time that is left; and once a minute that a step
-    goes on."""
+    """Prints each row of metrics, with the number of steps and the time left. After a silent minute it prints that the
+    training goes on."""
 
     def __init__(self, steps: int, *, is_new: bool = False) -> None:
-        """``is_new``: the training begins with its first step. Of one that goes on nobody knows with which, so that the
-        time left is printed from the second row on."""
+        """``is_new``: whether the training begins with step 1. A resumed one begins anywhere, and its first row says
+        where; so the time left is printed from the second row on."""
         self._steps = steps
         self._row_time = time.monotonic()  # when the last row came
-        self._start: tuple[int, float] | None = (0, self._row_time) if is_new else None  # a step, and when it was over
+        # (step, time when it was over) from which the speed is measured; None until the first row of a resumed training
+        self._start: tuple[int, float] | None = (0, self._row_time) if is_new else None
         self._print_time = self._row_time  # when the last line was printed
-        self._step: int | None = None
-        remind_of(self)
+        self._step: int | None = None  # of the last row
+        remind_of(self)  # calls ``remind`` every few seconds
 
     def show_row(self, row: dict[str, Any]) -> None:
         """Print one row."""
@@ -249,8 +257,8 @@ class StepPrinter:
         self._print_time = now
         self._step = step
 
-        shown = {**row, "step": f"{step} of {self._steps}"}
-        words = [_figure_words(name, value) for name, value in shown.items()]
+        row_to_print = {**row, "step": f"{step} of {self._steps}"}
+        words = [_figure_words(name, value) for name, value in row_to_print.items()]
         start_step, start_time = self._start
         if start_step < step < self._steps:
             step_seconds = (now - start_time) / (step - start_step)
@@ -258,7 +266,7 @@ class StepPrinter:
         print("  ".join(words), flush=True)
 
     def remind(self) -> None:
-        """Say that what is under way goes on, where nothing was said for a minute."""
+        """Print that the training goes on, if nothing was printed for a minute."""
         now = time.monotonic()
         if now - self._print_time < QUIET_SECONDS:
             return
@@ -282,8 +290,8 @@ def _duration_text(seconds: float) -> str:
 
 
 def report_outcome(outcome: Any, out: str) -> int:
-    """Print what became of a training; returns the exit code."""
-    was_done_before = math.isnan(outcome.loss)
+    """Print the result of a training, and return the exit code."""
+    was_done_before = math.isnan(outcome.loss)  # --resume of a finished training: it made no step
     tell_result(
         {
             "model": out,
@@ -298,7 +306,7 @@ def report_outcome(outcome: Any, out: str) -> int:
     )
     if not outcome.finished:
         print(f"stopped at step {outcome.step}; nothing is lost. Go on with the same command and --resume")
-        return CONTINUED
+        return INTERRUPTED
 
     held_out = ", ".join(f"{name} {value:.3f}" for name, value in outcome.validation.items())
     figures = ["finished before" if was_done_before else f"loss {outcome.loss:.3f}; held out: {held_out}"]

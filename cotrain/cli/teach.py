@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cotrain import __version__
 from cotrain.cli.common import prompt_of
-from cotrain.cli.flags import Parser, add_count
+from cotrain.cli.flags import Parser, add_count, one_of
 from cotrain.cli.sft import LR_DEFAULT, TAUGHT_ROLES, Lessons, add_lora_flag, add_model_flag, fine_tune
 from cotrain.cli.stages import add_lenient_flag, add_stage_flags, prepare_stage, quarantine_of
 from cotrain.core.errors import ConfigError, unknown_message
@@ -161,7 +161,9 @@ def _parse_verifier(argv: Sequence[str], ranks: Ranks | None) -> Any:
     _add_lesson_flags(parser, f"labelled solutions, or problems and answers: {ROW_FILES}")
 
     review = parser.add_argument_group("how the verifier is asked and read")
-    review.add_argument("--review-format", choices=("steps", "genrm"), help="its format (default: steps)")
+    review.add_argument(
+        "--review-format", **one_of("format of a review", "steps", "genrm"), help="format of a review (default: steps)"
+    )
     review.add_argument("--verdict", metavar="FORM", help="tags, words, boxed, first-wrong (default: tags)")
     prompt_help = "how it is asked: a text with the marks {problem} and {solution}"
     review.add_argument("--verifier-prompt", metavar="FILE", help=prompt_help)
@@ -270,7 +272,7 @@ def _add_solver_flags(parser: Any, steps_default: str = "lines") -> None:
 def _add_sampling_flags(parser: Any) -> None:
     """How much is drawn from the model."""
     add_count(parser, "--samples", f"tries of a problem (default: {SAMPLES})", metavar="K")
-    add_count(parser, "--max-tokens", "tokens of an answer")
+    add_count(parser, "--max-tokens", "tokens of an answer, at most")
 
 
 def _check_sampling(parser: Parser, arguments: Any, sampling_flags: Sequence[str]) -> None:

@@ -22,7 +22,7 @@ def top(words: Sequence[str]) -> int:
     parser = Parser(prog="cotrain top", description=top.__doc__)
     parser.add_argument("directory", metavar="DIR", help="a run directory")
     parser.add_argument("--once", action="store_true", help="print what there is and leave")
-    parser.add_argument("--json", action="store_true", help="the same as JSON, for scripts")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON, for scripts")
     args = parser.parse_strictly(words)
     run = open_run(Path(args.directory))
     if args.json:

@@ -18,6 +18,8 @@ from cotrain.reports.foreign import as_run_directory
 from cotrain.reports.places import MOST_PLACES, ViewPlace, find_places
 from cotrain.reports.view_server import HOST, Viewer, listen
 
+POLL_SECONDS = 0.1  # how soon the server of ``serve_beside`` sees that the run has begun, or is over
+
 
 def view(words: Sequence[str]) -> int:
     """Show a run, a comparison, a study or all of a folder in a browser; a run that goes on is followed. Rollouts of
@@ -30,7 +32,11 @@ def view(words: Sequence[str]) -> int:
         "of its screens or rollouts",
     )
     parser.add_argument(
-        "--port", type=whole_number(0, 65535), default=0, metavar="N", help="0: any that is free (default: 0)"
+        "--port",
+        type=whole_number(0, 65535),
+        default=0,
+        metavar="N",
+        help="port to listen on; 0: any that is free (default: 0)",
     )
     parser.add_argument("--open", action="store_true", help="open the browser of this machine")
     args = parser.parse_strictly(words)
@@ -60,17 +66,23 @@ def _serve(viewer: Viewer, folder: Path, port: int, screen: str, *, opens: bool)
 
 @contextmanager
 def serve_beside(folder: Path) -> Iterator[str]:
-    """The page of a run that this process is about to begin, for as long as the run goes on; gives the line to say. The
-    browser of this machine opens where there is one. Whoever asks before the run has a directory waits for it."""
+    """Serve the page of a run that this process is about to begin, until the body of the ``with`` ends. Yields a line
+    with the address, for the user. The browser opens, if this machine has one.
+
+    A request that comes before the run has written its recipe is kept waiting until then.
+    """
     over = threading.Event()
     place = ViewPlace(kind="run", path=folder, name=folder.resolve().name)
     with Viewer([place], folder) as viewer, listen(viewer, 0) as server:
+        server.timeout = POLL_SECONDS
 
         def serve() -> None:
-            while not (folder / RECIPE).is_file():
-                if over.wait(0.1):
-                    return
-            server.serve_forever(poll_interval=0.1)
+            # Not serve_forever: its ``shutdown`` would wait without an end for a thread that never got to serve.
+            while not over.is_set():
+                if (folder / RECIPE).is_file():
+                    server.handle_request()
+                else:
+                    over.wait(POLL_SECONDS)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
@@ -81,15 +93,13 @@ def serve_beside(folder: Path) -> Iterator[str]:
             yield f"watch it in a browser while it goes on: {address}  (this machine alone)"
         finally:
             over.set()
-            if (folder / RECIPE).is_file():
-                server.shutdown()
             thread.join(timeout=5)
 
 
 def split_address(words: str) -> tuple[Path, str]:
-    """The directory, and what is behind it: ``runs/mine#r:12:3:0`` names a rollout, as the page's address does. A
-    directory that has this name counts more."""
-    name, mark, screen = words.partition("#")
-    if not mark or Path(words).exists():
+    """The directory, and the screen of its page: ``runs/mine#r:12:3:0`` is one rollout, as in the page's address. A
+    path that exists is a directory, even with a # in its name."""
+    name, hash_mark, screen = words.partition("#")
+    if not hash_mark or Path(words).exists():
         return Path(words), ""
     return Path(name), f"#{quote(screen, safe=':;=,-')}"

@@ -22,7 +22,7 @@ def why(words: Sequence[str]) -> int:
         "rollout",
         metavar="STEP:TASK:MEMBER",
         nargs="?",
-        help="or more of an address: 12:3:0:verifier:1, with a role or a policy",
+        help="address of a rollout, or of a part of it: 12:3:0:verifier:1, with a role or a policy",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, with every token")
     args = parser.parse_strictly(words)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import typing
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -156,7 +157,9 @@ def _is_like(old: Any, value: Any, hint: Any) -> bool:
     if isinstance(old, tuple):
         return isinstance(value, tuple) and fits_hint(value, hint)
     if isinstance(old, bool) or isinstance(value, bool):
-        return isinstance(old, bool) and isinstance(value, bool)
+        both = isinstance(old, bool) and isinstance(value, bool)
+        takes_several_kinds = bool(typing.get_args(hint))
+        return both or (takes_several_kinds and fits_hint(value, hint))
     if isinstance(old, float):
         return isinstance(value, int | float)
     return isinstance(value, type(old))

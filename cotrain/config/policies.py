@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 
 DTYPES = ("float32", "bfloat16")
 ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3", "flex_attention")
+INT8 = "int8"  # of ``pack_weights``
 PICKS = ("newest", "oldest", "random")
 Pick = Literal["newest", "oldest", "random"]
 LrDecay = Literal["constant", "linear", "cosine", "wsd"]
+Packing = bool | Literal["int8"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,9 @@ class Weights(Policy):
     load_in_4bit: bool = False  # linear layers in 4 bits, by bitsandbytes; of weights that no gradient changes
     autocast: bool | None = None  # bfloat16 arithmetic over float32 weights, sampling and learning; None: on CUDA
     offload: bool = False  # on a GPU, weights while another policy computes, and moments, in the machine's own memory
-    pack_weights: bool | None = None  # on a CPU, a copy laid out for decoding; None: if a probe finds it faster
+    # On a CPU, a copy of the weights laid out for decoding; "int8": in 8 bits, which changes what is sampled; None: in
+    # float32 if a probe finds it faster
+    pack_weights: Packing | None = None
     # Implementation in transformers; None: "sdpa", or the model's own where it has no other. Prompts that samples share
     # are computed once under "sdpa" only.
     attn_implementation: str | None = None
@@ -77,12 +81,37 @@ class Weights(Policy):
                 f"{', '.join(ATTENTIONS)}",
                 code="E_ATTENTION",
             )
+        if self.pack_weights not in (None, False, True, INT8):
+            raise ConfigError(
+                f"{self.error_name}: pack_weights {self.pack_weights!r}; expected true, false or {INT8}",
+                code="E_PACK_WEIGHTS",
+            )
+        if self.pack_weights == INT8:
+            self._check_int8()
         for name in ("micro_tokens", "rows"):
             if getattr(self, name) < 1:
                 raise ConfigError(
                     f"{self.error_name}: {name} is {getattr(self, name)}, expected at least 1",
                     code="E_POLICY_SETTING_RANGE",
                 )
+
+    def _check_int8(self) -> None:
+        """Raise ConfigError where its weights cannot be sampled in 8 bits, or are never sampled."""
+        problem = ""
+        if not self.generates:
+            problem = "no tokens are sampled from it"
+        elif self.autocast:
+            problem = "autocast=true computes in bfloat16"
+        elif self.dtype != "float32":
+            problem = f"its dtype is {self.dtype}"
+        elif self.load_in_4bit:
+            problem = "load_in_4bit has its layers in 4 bits"
+        if problem:
+            raise ConfigError(
+                f"{self.error_name}: {problem}; pack_weights=int8 is for sampling from float32 weights on a CPU; leave "
+                "it out",
+                code="E_INT8_ARITHMETIC",
+            )
 
     @property
     def error_name(self) -> str:
@@ -176,7 +205,8 @@ class Trained(Learning):
     may_be_narrow: ClassVar[bool] = False
 
     def build(self, name: str, factory: PolicyFactory) -> policy_handles.PolicyHandle:
-        return factory.build_trainable(name, self, *factory.language_model(self))
+        model, renderer = factory.language_model(self)
+        return factory.build_trainable(name, self, model, renderer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,6 +366,11 @@ class TrainingNumerics(Numerics, total=False):
     """The same for a model that learns; see the fields of ``Learning``."""
 
     gradient_checkpointing: bool
+
+
+def samples_in_int8(spec: object) -> bool:
+    """Whether the sampler of a policy has weights of its own, in 8 bits."""
+    return isinstance(spec, Weights) and spec.pack_weights == INT8
 
 
 def is_address(model: str) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from cotrain.algorithms.contract import Algorithm
 from cotrain.config.evaluation import Evaluation
-from cotrain.config.policies import Policy, Program
+from cotrain.config.policies import Policy, Program, samples_in_int8
 from cotrain.config.schedule import Phase, Schedule
 from cotrain.core.arguments import bound_function, check_protocol
 from cotrain.core.errors import ConfigError, DataError, unknown_message
@@ -81,7 +81,37 @@ class Recipe:
     origin: Origin | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        check_recipe(self)
+        """Raises ConfigError for a recipe that cannot work. The message names the objective, role or policy, what was
+        found and what to change."""
+        if not self.objectives:
+            raise ConfigError(f"recipe {self.name!r} has no objective: nothing would learn", code="E_NO_OBJECTIVE")
+        if not isinstance(self.tasks, TaskSource):
+            raise ConfigError(
+                f"recipe {self.name!r}: tasks is a {type(self.tasks).__name__}, expected a source of problems with "
+                "name, get, size and describe, such as word_problems() or task_source('jsonl', 'questions.jsonl')",
+                code="E_TASKS_NOT_SOURCE",
+            )
+        _check_numbers(self)
+        _check_names(self)
+        _check_roles(self)
+        _check_policies(self)
+        used_policies = _check_evaluation(self)
+        for name, objective in self.objectives.items():
+            used_policies |= _check_objective(self, name, objective)
+        _check_frozen_roles(self)
+        check_protocol("evaluation", self.evaluation.protocol, held_out=True)
+        _check_phases(self)
+        _check_stores(self)
+        _check_measures(self)
+        for name in self.objectives:
+            _check_is_due(self, name)
+        for name, objective in self.objectives.items():
+            _check_signals(self, name, objective)
+        unused = [policy for policy in self.policies if policy not in used_policies]
+        if unused:
+            raise ConfigError(
+                f"policy {unused[0]!r} is used by no role and no objective; leave it out", code="E_POLICY_UNUSED"
+            )
 
     def share_at(self, step: int) -> float:
         """The share of the training problems, from the first one on, among which a step draws; 1.0 without a ramp."""
@@ -123,51 +153,30 @@ class Recipe:
         return self.schedule.due_for_new_optimizer(step, policy_of_objective)
 
 
-def check_recipe(recipe: Recipe) -> None:
-    """Raise ConfigError for a recipe that cannot work. The message names the objective, role or policy, what was found
-    and what to change."""
-    if not recipe.objectives:
-        raise ConfigError(f"recipe {recipe.name!r} has no objective: nothing would learn", code="E_NO_OBJECTIVE")
-    if not isinstance(recipe.tasks, TaskSource):
-        raise ConfigError(
-            f"recipe {recipe.name!r}: tasks is a {type(recipe.tasks).__name__}, expected a source of problems with "
-            "name, get, size and describe, such as word_problems() or task_source('jsonl', 'questions.jsonl')",
-            code="E_TASKS_NOT_SOURCE",
-        )
-
-    _check_numbers(recipe)
-    _check_names(recipe)
-    _check_roles(recipe)
-    _check_policies(recipe)
-
+def _check_evaluation(recipe: Recipe) -> set[str]:
+    """Raise ConfigError for a reward model of the evaluation that is not there. Returns the policies that roles and
+    evaluations use."""
     used_policies = {spec.policy for spec in recipe.roles.values()} | set(recipe.evaluation.frozen_roles.values())
     for reward_model in recipe.evaluation.implicit_rewards:
         _check_known("role", reward_model.role, recipe.roles, "evaluation, implicit_rewards")
         for policy in filter(None, (reward_model.policy, reward_model.reference)):
             _check_known("policy", policy, recipe.policies, "evaluation, implicit_rewards")
             used_policies.add(policy)
-    for name, objective in recipe.objectives.items():
-        used_policies |= _check_objective(recipe, name, objective)
-    _check_frozen_roles(recipe)
+    return used_policies
 
-    check_protocol("evaluation", recipe.evaluation.protocol, held_out=True)
-    _check_phases(recipe)
-    _check_stores(recipe)
+
+def _check_measures(recipe: Recipe) -> None:
+    """Raise ConfigError for a measure of a role that is not there."""
     for measure in recipe.evaluation.measures:
         for role in getattr(measure, "roles", ()):
             _check_known("role", role, recipe.roles, "evaluation, measures")
 
-    for name in recipe.objectives:
-        if not any(name in phase.objectives for phase in recipe.schedule.phases):
-            raise ConfigError(
-                f"objective {name!r} is due in no phase; name it in one or leave it out", code="E_OBJECTIVE_NEVER_DUE"
-            )
-    for name, objective in recipe.objectives.items():
-        _check_signals(recipe, name, objective)
-    unused = [policy for policy in recipe.policies if policy not in used_policies]
-    if unused:
+
+def _check_is_due(recipe: Recipe, objective: str) -> None:
+    """Raise ConfigError for an objective that no phase trains."""
+    if not any(objective in phase.objectives for phase in recipe.schedule.phases):
         raise ConfigError(
-            f"policy {unused[0]!r} is used by no role and no objective; leave it out", code="E_POLICY_UNUSED"
+            f"objective {objective!r} is due in no phase; name it in one or leave it out", code="E_OBJECTIVE_NEVER_DUE"
         )
 
 
@@ -598,6 +607,12 @@ def _check_ratio(recipe: Recipe, name: str, objective: Objective) -> None:
     needs = objective.algorithm.needs()
     if needs.off_policy_corrected:
         return
+    if needs.on_policy and samples_in_int8(recipe.policies[objective.policy]):
+        raise ConfigError(
+            f"objective {name!r} has a loss without a ratio, which takes what int8 weights sampled for the present "
+            f"policy's; give --set {cap_path(name, objective)}=2, or leave out pack_weights=int8",
+            code="E_INT8_WITHOUT_RATIO",
+        )
     n_updates = recipe.updates_per_batch(objective.policy)
     update_before = _learns_before(recipe, name)
     if n_updates > 1:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from inspect import isfunction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,18 +22,22 @@ def recipe_names() -> list[str]:
 
 
 def make_recipe(target: str, arguments: Mapping[str, Any], *, again: bool = False) -> Recipe:
-    """``call_recipe`` of the function behind ``target``."""
-    return call_recipe(find_recipe(target), target, arguments, again=again)
+    """The recipe of the function behind ``target``. ``again``: for a run that was started before, whose defaults do not
+    depend on the size of the model any more."""
+    recipe_function = find_recipe(target)
+    with failures_located(target):
+        return recipe_function.make(arguments, again=again)
 
 
-def call_recipe(function: RecipeFunction, target: str, arguments: Mapping[str, Any], *, again: bool = False) -> Recipe:
-    """Call a recipe function; if a user's function fails, raise ConfigError with one line that says where. ``again``:
-    for a run that was started before, whose defaults do not depend on the size of the model any more."""
+@contextmanager
+def failures_located(target: str) -> Iterator[None]:
+    """For calling a recipe function: if one of the user's fails, raise ConfigError with one line that says where. The
+    working directory is the same afterwards."""
     from cotrain.core.user_code import kept_working_directory
 
     try:
         with kept_working_directory():
-            return function.make(arguments, again=again)
+            yield
     except CotrainError:
         raise
     except (Exception, SystemExit) as error:

@@ -54,25 +54,25 @@ class RunConfig:
     tasks: TaskSource | None = None  # the problems; None: word problems
     labelled: str | int | None = None  # problems with labels: 16, 10%, words:2-3, easy.jsonl; test:64 has none
     ramp: str | None = None  # train from easy to hard, by the samples of a model: suite-NAME.jsonl of `cotrain eval`
-    audits: int | None = None  # problems without labels, a step, whose truth is looked up for metrics; by default all
+    audits: int | None = None  # problems without labels whose truth metrics look up at each step; by default all
     tasks_per_step: int = 16  # problems drawn at each step
     group_size: int = 8  # solutions of a problem, which are compared with each other
     lr: float = 2e-4  # learning rate of the generator, or of the one policy that learns
     lora: int = 0  # rank of the adapters that are trained, at α = 2 · rank; 0: all weights
     kl: Weight = 0.001  # weight of the KL term between the generator and its initial weights
-    tool: SolverTool | None = None  # answers calls of whoever writes solutions: calculator, or my_file.py:function
+    tool: SolverTool | None = None  # tool that whoever writes solutions may call: calculator, or my_file.py:function
     temperature: float | None = None  # sampling temperature of all roles; by default 1, or what the method says
     lr_warmup: int | None = None  # warm-up updates, over which learning rates rise (default: 5)
     lr_decay: LrDecay | None = None  # how learning rates fall to 0 (default: constant); wsd: over the last fifth
     updates_per_batch: int | None = None  # updates of each policy on the same samples (default: 1)
     offload: bool = False  # on a GPU, keep policies that do not compute, and all moments, in CPU memory
     load_in_4bit: bool = False  # frozen models and bases of adapters: linear layers in 4 bits, by bitsandbytes
-    refill: int = 0  # rounds a step in which problems whose answers all earn the same are replaced (DAPO)
+    refill: int = 0  # rounds of each step in which problems whose answers all earn the same are replaced (DAPO)
     mask_truncated: bool = False  # leave answers that were cut at max_tokens out of the loss (DAPO)
     overlong_tokens: int = 0  # last tokens before max_tokens over which a penalty rises to 1 (DAPO); 0: none
     length_penalty: Weight = 0.0  # weight of a reward for the shorter answers of a group (Kimi k1.5)
     evaluate_every: int = 0  # steps between evaluations; 0: only before and after
-    evaluation_tasks: int = 256  # held-out problems, before and after
+    evaluation_tasks: int = 256  # held-out problems that are measured before and after training
 
     def learner(
         self, model: str | None = None, *, lr: float | None = None, iteration: int = 0, reset: Reset = "nothing"
@@ -223,8 +223,8 @@ RUN_CONFIG_NAMES = tuple(field.name for field in dataclasses.fields(RunConfig))
 
 
 class RecipeFunction:
-    """What ``@recipe`` makes of a function. Called with settings and the method's own parameters, by name, it returns a
-    ``Recipe``.
+    """A recipe function, as ``@recipe`` returns it. Called with settings and the method's own parameters, by name, it
+    returns a ``Recipe``.
 
     ``build``: the function as it was written. ``taken``: all parameters of a call, settings first.
     """

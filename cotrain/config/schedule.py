@@ -91,17 +91,28 @@ class Schedule:
         name = self._name_at(step)
         return next(phase for phase in self.phases if phase.name == name)
 
-    def task_stream(self, step: int, leading: str) -> tuple[str, int]:
-        """The stream from which a step draws its tasks, and the number of earlier steps that drew from it.
+    def task_stream(self, step: int, leading: str, tasks_of_phase: Mapping[str, int]) -> tuple[str, int]:
+        """The stream from which a step draws its tasks, and the position of its first task in that stream.
 
         All phases that train the recipe's leading objective draw from ``LEADING``. So the n-th such step of two recipes
         with one seed has the same problems, whatever their objectives are called and whatever other steps are between.
+
+        Args:
+            step: counted from 0.
+            leading: name of the recipe's leading objective.
+            tasks_of_phase: how many tasks a step of each phase draws, by the phase's name.
         """
         stream_of_phase = {}
         for phase in self.phases:
             stream_of_phase[phase.name] = LEADING if leading in phase.objectives else phase.objectives[0]
-        *earlier_streams, stream = [stream_of_phase[self._name_at(s)] for s in range(step + 1)]
-        return stream, earlier_streams.count(stream)
+
+        stream = stream_of_phase[self._name_at(step)]
+        position = 0
+        for earlier_step in range(step):
+            earlier_phase = self._name_at(earlier_step)
+            if stream_of_phase[earlier_phase] == stream:
+                position += tasks_of_phase[earlier_phase]
+        return stream, position
 
     def due_for_new_optimizer(self, step: int, policies: Mapping[str, str]) -> list[str]:
         """Policies whose objectives all change at this step, such as after a warm-up by cross-entropy. They get a new

@@ -171,15 +171,15 @@ def _check_option_names(
             code="E_PROTOCOL_SIGNATURE",
         )
     task_and_roles = positional[:2]
-    taken = {
+    known_options = {
         parameter.name: parameter
         for parameter in parameters
         if parameter not in task_and_roles and parameter.kind in _TAKES_KEYWORD
     }
     for option in options:
-        if option not in taken and inspect.Parameter.VAR_KEYWORD not in kinds:
-            raise UnknownName(f"option of {name} ({where})", option, taken)
-    for option, parameter in taken.items():
+        if option not in known_options and inspect.Parameter.VAR_KEYWORD not in kinds:
+            raise UnknownName(f"option of {name} ({where})", option, known_options)
+    for option, parameter in known_options.items():
         if parameter.default is not parameter.empty or option in options:
             continue
         if option in all_stores:
@@ -290,6 +290,9 @@ def fits_hint(value: Any, hint: Any) -> bool:
 
 def kind_of(hint: Any) -> str:
     """Describe in words the value that an annotation asks for: "a whole number", "2 whole numbers" …"""
+    alternatives = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+    if bool in alternatives and len(alternatives) > 1:
+        return ", or ".join(map(kind_of, alternatives))
     bounds = _bounds_of(hint)
     hint = strip_optional(hint)
     parts = typing.get_args(hint)
@@ -298,7 +301,7 @@ def kind_of(hint: Any) -> str:
         range_text = f"of at least {least}" if most == math.inf else f"from {least} to {most}"
         return f"{kind_of(hint)} {range_text}"
     if typing.get_origin(hint) is typing.Literal:
-        return "one of " + ", ".join(map(repr, parts))
+        return ("one of " if len(parts) > 1 else "") + ", ".join(map(repr, parts))
     if typing.get_origin(hint) is tuple:
         item = kind_of(parts[0]).removeprefix("a ")
         return f"a list of {item}s" if parts[-1] is Ellipsis else f"{len(parts)} {item}s"

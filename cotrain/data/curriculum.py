@@ -23,7 +23,8 @@ from typing import Any
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.seeding import seed_of
 from cotrain.core.types import Task, TaskSource
-from cotrain.data.columns import lines_of, normal_question, object_of
+from cotrain.data.question_text import normal_question
+from cotrain.data.row_files import lines_of, object_of
 
 BEGIN = 0.1  # share of the problems at the first step
 

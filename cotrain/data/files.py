@@ -30,20 +30,13 @@ from cotrain.core.input_files import absolute_path
 from cotrain.core.seeding import seed_of
 from cotrain.core.types import UNLABELLED, Task
 from cotrain.core.verbosity import count_of
-from cotrain.data.columns import (
-    SCHEMAS,
-    Row,
-    behind_system,
-    files_by_part,
-    files_in,
-    has_rows,
-    normal_question,
-    part_of,
-    schema_of,
-)
+from cotrain.data.columns import SCHEMAS, Row, schema_of, with_system_text
 from cotrain.data.few_problems import FEW_QUESTIONS
 from cotrain.data.hub import hub_rows, is_hub_name
-from cotrain.data.malformed_rows import Quarantine, RowReader, parse_rows, read_rows, row_reader
+from cotrain.data.malformed_rows import Quarantine
+from cotrain.data.question_text import normal_question
+from cotrain.data.read_rows import RowReader, parse_rows, read_rows, row_reader
+from cotrain.data.row_files import files_by_split, files_in, has_rows, split_named_by
 from cotrain.data.unread_columns import columns_note, count_columns
 from cotrain.grading.pool import DEADLINE_S, WORKERS, AnswerGrader
 
@@ -139,7 +132,7 @@ class JsonlTasks:
         place = files_in(folder)[0].parent  # the directory, or its folder data
         others: dict[str, list[Path]] = {}  # part of a data set, or a folder → its files
         for file in [*files_in(folder), *_files_of_other_folders(folder, place)]:
-            name = part_of(file) if file.parent == place else f"{file.parent.name}/"
+            name = split_named_by(file) if file.parent == place else f"{file.parent.name}/"
             if file not in read:
                 others.setdefault(name, []).append(file)
 
@@ -247,7 +240,7 @@ def task_of(row: Row, task_id: str, grader: AnswerGrader) -> Task:
         solution=row.solution,
         difficulty=0.0,
         grader=grader,
-        paraphrases=tuple(behind_system(row.system, text) for text in row.paraphrases),
+        paraphrases=tuple(with_system_text(row.system, text) for text in row.paraphrases),
         labelled=row.answer is not None,
         gradable=row.answer is not None,
     )
@@ -307,11 +300,11 @@ def _files_of_other_folders(folder: Path, place: Path) -> list[Path]:
 def _files_of_splits(folder: Path) -> dict[str, list[Path]]:
     """The files of each split in a directory: of train and test, and perhaps validation, or of the one split that a
     snapshot of the Hub has. Raises DataError for another directory."""
-    parts = _preferred_file(files_by_part(folder))
+    parts = _preferred_file(files_by_split(folder))
     if {"train", "test"} <= parts.keys():
         return {split: parts[split] for split in SPLITS if split in parts}
     names = [file.name for files in parts.values() for file in files]
-    if len(parts) == 1 and part_of(Path(names[0])) != names[0].partition(".")[0]:  # numbered, as on the Hub
+    if len(parts) == 1 and split_named_by(Path(names[0])) != names[0].partition(".")[0]:  # numbered, as on the Hub
         return parts
     below = [inner.name for inner in sorted(folder.iterdir()) if inner.is_dir() and files_in(inner)]
     hint = f"; name one of its folders, such as {folder / below[0]}" if below and not parts else ""

@@ -194,11 +194,14 @@ def with_labels(targets: TaskSource, labelled: str, seed: int) -> TaskSource:
             )
         return PartlyLabelled(targets=targets, count=int(number), seed=seed, on_test=True)
     if not re.fullmatch(r"-?[\d.]+%?", spec):
-        from cotrain.data.columns import DATA_ENDINGS
+        from cotrain.data.row_files import DATA_ENDINGS
         from cotrain.data.sources import problem_source
 
         file = spec.lower().endswith(DATA_ENDINGS)
-        easier = problem_source("jsonl" if file else spec, spec if file else None)
+        try:
+            easier = problem_source("jsonl" if file else spec, spec if file else None)
+        except UnknownName as error:
+            raise UnknownName("source of labels", spec, ["answers", *error.known], code=error.code) from error
         return PartlyLabelled(targets=targets, easier=easier, seed=seed)
 
     train_size = targets.size("train")

@@ -1,5 +1,5 @@
-"""Malformed rows of a data file: the first one ends the reading, or, with ``--lenient``, each is set aside with its
-reason and counted.
+"""Malformed rows of a data file, which with ``--lenient`` are set aside, each with its reason, and counted. Without it
+the first one ends the reading (``read_rows.py``).
 
 ``quarantine.jsonl`` has one object a row that was set aside: ``where`` (file and row), ``reason`` (what the strict
 reader says), ``row``, the line as it is, up to ``SHOWN`` characters, in which bytes that are no UTF-8 are written
@@ -13,19 +13,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
 
 from cotrain.core.errors import DataError, RowError, UserError
 from cotrain.core.types import TaskSource
-from cotrain.data.columns import Line, Row, format_of, lines_of, object_of, plain_name, row_of
 
-SHOWN = 10_000
-
-T = TypeVar("T")
+SHOWN = 10_000  # characters of a row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,78 +77,3 @@ def quarantine_of(tasks: TaskSource) -> Quarantine | None:
     """The rows that a task source refused; None for a source that reads no rows, such as a generator of problems."""
     quarantine = getattr(tasks, "quarantine", None)
     return quarantine if isinstance(quarantine, Quarantine) else None
-
-
-class RowReader(NamedTuple):
-    """How an object of a file becomes a row."""
-
-    read: Callable[[dict[str, Any], str], Row]  # (object, where it is); raises DataError
-    fields: str  # what it expects, in words
-
-
-def row_reader(question: str, answer: str, unanswered: bool = False) -> RowReader:
-    """Questions and answers in these columns, see ``columns.py``; ``unanswered``: rows without an answer are
-    allowed."""
-    fields = f"{plain_name(question)!r} and {plain_name(answer)!r}"
-    return RowReader(lambda row, where: row_of(row, question, answer, where, unanswered), fields)
-
-
-def read_rows(path: Path, reader: RowReader, aside: Quarantine | None = None) -> list[Row]:
-    """Read and check a file of JSON lines, ``.gz`` or plain, or of parquet. Blank lines are allowed, and so is a byte
-    order mark.
-
-    Raises DataError with file, row (counted from 1) and, for broken JSON, column: no such file, not a file, empty, not
-    UTF-8, a NUL, broken JSON, a row that is no object, a field that is missing or of the wrong type. With ``aside``
-    those that are about a row are set aside there.
-    """
-    lines = list(numbered_lines(path))
-    if not lines:
-        raise DataError(
-            f"{path}: no rows; expected {format_of(path)} with the fields {reader.fields}", code="E_DATA_EMPTY"
-        )
-    return parse_rows(lines, reader.read, aside)
-
-
-def numbered_lines(path: Path) -> Iterator[tuple[str, Line]]:
-    """The lines of a file, each with where it is. Raises DataError, see ``lines_of``."""
-    return ((f"{path}, row {number}", line) for number, line in lines_of(path))
-
-
-def parse_rows(
-    lines: Iterable[tuple[str, Line]], read: Callable[[dict[str, Any], str], T], aside: Quarantine | None = None
-) -> list[T]:
-    """Return ``read(object, where)`` of each line. Raises DataError for the first line that it refuses, or sets the
-    line ``aside``; a RowError where other rows can be read, so that setting it aside would help."""
-    results: list[T] = []
-    remaining = iter(lines)
-    for where, line in remaining:
-        try:
-            results.append(read(object_of(line, where), where))
-        except DataError as error:
-            if aside is None and (results or _can_read_any(remaining, read)):
-                raise RowError(str(error), code=error.code) from error
-            if aside is None:
-                raise
-            aside.refused.append(RefusedRow(where=where, reason=str(error), row=_row_text(line)))
-        else:
-            if aside is not None:
-                aside.read += 1
-    return results
-
-
-def _can_read_any(lines: Iterator[tuple[str, Line]], read: Callable[[dict[str, Any], str], Any]) -> bool:
-    """Whether one of these lines is a row."""
-    try:
-        for where, line in lines:
-            with suppress(DataError):
-                read(object_of(line, where), where)
-                return True
-    except DataError:  # the file itself cannot be read on
-        pass
-    return False
-
-
-def _row_text(line: Line) -> str:
-    if isinstance(line, bytes):
-        return line[: 4 * SHOWN].decode("utf-8", "backslashreplace")[:SHOWN]
-    return json.dumps(line, default=str)[:SHOWN]

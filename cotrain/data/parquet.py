@@ -14,7 +14,7 @@ from typing import Any
 
 from cotrain.core.errors import DataError, UserError, install_extra
 
-ENDING = ".parquet"
+PARQUET = ".parquet"
 BATCH = 1024  # rows that are in memory at a time
 
 

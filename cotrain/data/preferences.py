@@ -34,10 +34,12 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError, RowError, nearest_name
 from cotrain.core.types import Grade, StepVerdicts, Task
-from cotrain.data.columns import SPEAKERS, Row, kind_of, text_of, whole_text
+from cotrain.data.columns import SPEAKERS, Row
 from cotrain.data.files import JsonlTasks
-from cotrain.data.malformed_rows import SHOWN, RefusedRow, RowReader
+from cotrain.data.malformed_rows import SHOWN, RefusedRow
 from cotrain.data.marks import check_message_marks, check_row_marks
+from cotrain.data.read_rows import RowReader
+from cotrain.data.row_files import kind_of, text_of, whole_text
 from cotrain.data.unread_columns import (
     check_lost_parts,
     columns_note,
@@ -92,6 +94,7 @@ class Chats(JsonlTasks):
 
     kind = "chats"
     learned_by = "spin"
+    has_replies = True  # its tasks have replies, which a model's chat template has to be able to write
 
     def __init__(self, path: str | Path, name: str = "", digest: str | None = None, lenient: bool = False) -> None:
         super().__init__(path, name=name or self.kind, digest=digest, lenient=lenient)
@@ -365,7 +368,7 @@ def _chat_row(
 
     is_repeated = isinstance(prompt.said, tuple) or said == prompt.said or _occurs_in(prompt.said, messages)
     read = [*(prompt.columns if is_repeated else ()), *reply_columns]
-    check_lost_parts(row, read, where, whole=not isinstance(said, str))
+    check_lost_parts(row, read, where, is_conversation=not isinstance(said, str))
     question = text
     if messages:
         question = messages[0].content if len(messages) == 1 else _written_out(messages)

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from cotrain.core.errors import DataError
-from cotrain.data.columns import kind_of, text_of
 from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.processbench import FixedSolution, read_all_rows, steps_of
+from cotrain.data.row_files import kind_of, text_of
 from cotrain.data.unread_columns import check_lost_parts, unread_columns
 
 HUB = "hitsmy/PRMBench_Preview"

@@ -14,9 +14,10 @@ from typing import Any
 
 from cotrain.core.errors import DataError
 from cotrain.core.input_files import absolute_path
-from cotrain.data.columns import Line, files_in, kind_of, part_of, text_of
 from cotrain.data.hub import hub_rows, is_hub_name
-from cotrain.data.malformed_rows import Quarantine, numbered_lines, parse_rows
+from cotrain.data.malformed_rows import Quarantine
+from cotrain.data.read_rows import numbered_lines, parse_rows
+from cotrain.data.row_files import RawRow, files_in, kind_of, split_named_by, text_of
 from cotrain.data.unread_columns import check_lost_parts, unread_columns
 
 HUB = "Qwen/ProcessBench"
@@ -74,7 +75,7 @@ def _read_with_split(read: Reader, split: str, row: dict[str, Any], where: str) 
     return read(row, where, split)
 
 
-def _split_files(paths: Sequence[str], kind: str) -> Iterator[tuple[str, Iterator[tuple[str, Line]]]]:
+def _split_files(paths: Sequence[str], kind: str) -> Iterator[tuple[str, Iterator[tuple[str, RawRow]]]]:
     for path in paths:
         if is_hub_name(path):
             for split, rows in hub_rows(path).items():
@@ -88,7 +89,7 @@ def _split_files(paths: Sequence[str], kind: str) -> Iterator[tuple[str, Iterato
                 code="E_DATA_DIRECTORY_EMPTY",
             )
         for file in files:
-            yield part_of(file), numbered_lines(file)
+            yield split_named_by(file), numbered_lines(file)
 
 
 def steps_of(row: dict[str, Any], column: str, where: str) -> tuple[str, ...]:

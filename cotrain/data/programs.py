@@ -41,11 +41,13 @@ from cotrain.core.errors import ConfigError, DataError, UnknownName
 from cotrain.core.input_files import absolute_path
 from cotrain.core.trust import admit_module
 from cotrain.core.types import Grade, Task
-from cotrain.data.columns import Line, behind_system, files_by_part, kind_of, text_of
+from cotrain.data.columns import with_system_text
 from cotrain.data.files import SPLITS, arrange_splits, split_of
 from cotrain.data.hub import hub_rows, is_hub_name
-from cotrain.data.malformed_rows import Quarantine, numbered_lines, parse_rows
+from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.program_tests import paper_of
+from cotrain.data.read_rows import numbered_lines, parse_rows
+from cotrain.data.row_files import RawRow, files_by_split, kind_of, text_of
 from cotrain.data.unread_columns import (
     check_lost_parts,
     columns_note,
@@ -347,17 +349,17 @@ def _asked_in(problem: ProgramProblem) -> str:
     return problem.asked
 
 
-def _located_rows(path: str) -> dict[str, Iterable[tuple[str, Line]]]:
+def _located_rows(path: str) -> dict[str, Iterable[tuple[str, RawRow]]]:
     """The rows of a file, of each file of a directory or of each split of a data set, behind where they stand."""
     if is_hub_name(path):
-        located: dict[str, Iterable[tuple[str, Line]]] = {}
+        located: dict[str, Iterable[tuple[str, RawRow]]] = {}
         for split, rows in hub_rows(path).items():
             located[split] = [(f"{path}, {split}, row {n}", row) for n, row in enumerate(rows, start=1)]
         return located
     folder = Path(path).expanduser()
     if not folder.is_dir():
         return {"all": numbered_lines(folder)}
-    return {part: chain.from_iterable(map(numbered_lines, files)) for part, files in files_by_part(folder).items()}
+    return {part: chain.from_iterable(map(numbered_lines, files)) for part, files in files_by_split(folder).items()}
 
 
 def mbpp_problem(row: dict[str, Any], where: str) -> ProgramProblem:
@@ -377,7 +379,7 @@ def mbpp_problem(row: dict[str, Any], where: str) -> ProgramProblem:
     read = (column, *READ["mbpp"])
     check_lost_parts(row, read, where)
     return ProgramProblem(
-        question=behind_system(system_text(row, where), f"{question}{SHOWN}{tests_text}\n\n{ASK}"),
+        question=with_system_text(system_text(row, where), f"{question}{SHOWN}{tests_text}\n\n{ASK}"),
         before="\n".join(_text_list_field(row, "test_imports", where)),
         stub="",
         entry=called[-1] if called else "",
@@ -402,7 +404,7 @@ def humaneval_problem(row: dict[str, Any], where: str) -> ProgramProblem:
     check_lost_parts(row, READ["humaneval"], where)
     question = f"Complete this Python function:\n\n{prompt.rstrip()}\n\n{ASK}"
     return ProgramProblem(
-        question=behind_system(system_text(row, where), question),
+        question=with_system_text(system_text(row, where), question),
         before=prompt[:head_start],
         stub=prompt[head_start:],
         entry=entry,

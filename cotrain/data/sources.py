@@ -116,7 +116,9 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False, un
     is_own_class = kind != "openenv" and spec.rpartition(":")[0].endswith(".py")
     registered = kind in shipped_places(TASKS) or kind in joined_places(TASKS) or kind in ZOO[TASKS]
     if not (spec == "words" or is_own_class or registered or (kind in NAMED and name)):
-        raise UnknownName("task source", spec, [*NAMES, *shipped_places(TASKS), *joined_places(TASKS)])
+        known = [*NAMES, *shipped_places(TASKS), *joined_places(TASKS)]
+        is_known_kind = kind in {one.partition(":")[0] for one in known}
+        raise UnknownName("task source", spec if is_known_kind else kind, known)
     if lenient and data is None:
         raise ConfigError(
             f"tasks {spec!r} are generated and have no malformed rows; leave out --lenient",

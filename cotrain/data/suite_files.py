@@ -10,12 +10,14 @@ from cotrain.core.input_files import absolute_path
 from cotrain.core.seeding import seed_of
 from cotrain.core.types import Task
 from cotrain.data import prmbench, processbench, programs
-from cotrain.data.columns import DATA_ENDINGS, SCHEMAS, files_by_part
+from cotrain.data.columns import SCHEMAS
 from cotrain.data.files import read_splits, task_of
 from cotrain.data.hub import is_hub_name
-from cotrain.data.malformed_rows import Quarantine, read_rows, row_reader
+from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.processbench import FixedSolution
 from cotrain.data.programs import KINDS as PROGRAMS
+from cotrain.data.read_rows import read_rows, row_reader
+from cotrain.data.row_files import DATA_ENDINGS, files_by_split
 from cotrain.data.unread_columns import columns_note, count_columns
 from cotrain.grading.pool import AnswerGrader
 
@@ -111,7 +113,7 @@ def _files_of_test(path: Path) -> list[Path]:
     """The files of a suite's problems: a file itself, of a directory those of its test split, or of its only one."""
     if not path.is_dir():
         return [path]
-    parts = files_by_part(path)
+    parts = files_by_split(path)
     if "test" not in parts and len(parts) != 1:
         raise DataError(
             f"{path}: a suite's directory needs test.jsonl; it has {', '.join(parts) or 'no data'}",

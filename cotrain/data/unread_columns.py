@@ -1,4 +1,4 @@
-"""Columns of a row besides its question and its answer: none of them is passed over in silence.
+"""Columns of a row besides its question and its answer. None of them is passed over in silence.
 
 ::
 
@@ -14,12 +14,12 @@ and an image. A column without a value (null, a blank text, an empty list) is as
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from cotrain.core.errors import DataError
+from cotrain.data.question_text import is_word_character
 
 SYSTEM = ("system", "systemprompt", "systemmessage")
 LETTERS = ("A", "B", "C")  # columns of choices, as in C-Eval
@@ -29,12 +29,6 @@ _PART = re.compile(
     r"(?:(?:answer)?(?:choice|option)|context|passage|paragraph|article|document|background|story|premise|table|body"
     rf"|figure|diagram|instruction|input|history)s?{_NUMBER}(?:text|list)?"
 )
-
-
-def is_word_character(char: str) -> bool:
-    """Whether a character belongs to a word: a letter, a digit, or a mark that is written on a letter and has no form
-    together with it, as the vowel signs of Hindi and Tamil."""
-    return char.isalnum() or unicodedata.category(char) in ("Mn", "Mc")
 
 
 def plain_spelling(name: str) -> str:
@@ -80,11 +74,21 @@ def system_text(row: Mapping[str, Any], where: str) -> str:
 
 
 def check_lost_parts(
-    row: Mapping[str, Any], read: Collection[str], where: str, *, whole: bool = False, flag: bool = False
+    row: Mapping[str, Any],
+    read: Collection[str],
+    where: str,
+    *,
+    is_conversation: bool = False,
+    can_name_columns: bool = False,
 ) -> None:
     """Raise DataError for a column that belongs to the question and is not among those ``read``, of which the first
-    holds the question. ``whole``: that is a conversation which says all of it, so that only what no message can hold
-    may be missing: tools, images, sounds. ``flag``: the column of the question can be named on the command line."""
+    holds the question.
+
+    Args:
+        is_conversation: the question is a conversation, which says all but what no message can hold: tools, images,
+            sounds.
+        can_name_columns: the command has ``--question-column``.
+    """
     for name in unread_columns(row, read):
         spelled = plain_spelling(name)
         if _NEVER_TEXT.fullmatch(spelled):
@@ -93,10 +97,10 @@ def check_lost_parts(
                 "the column where it says nothing",
                 code="E_COLUMN_NOT_ASKED",
             )
-        if whole:
+        if is_conversation:
             continue
         if _PART.fullmatch(spelled) or _is_lettered_choice(row, name):
-            advice = _advice(row, name, next(iter(read), "question"), flag)
+            advice = _advice(row, name, next(iter(read), "question"), can_name_columns)
             raise DataError(
                 f"{where}, field {name!r}: the question may need it, and it is not asked; {advice}",
                 code="E_COLUMN_NOT_ASKED",
@@ -107,9 +111,9 @@ def _is_lettered_choice(row: Mapping[str, Any], name: str) -> bool:
     return name in LETTERS and all(letter in row for letter in LETTERS)
 
 
-def _advice(row: Mapping[str, Any], name: str, question: str, flag: bool) -> str:
+def _advice(row: Mapping[str, Any], name: str, question: str, can_name_columns: bool) -> str:
     """Advise what to do about a part of the question that is not read."""
-    if not flag:
+    if not can_name_columns:
         return f"write it into {question!r}, or leave out the column where it says nothing"
     alone = f"or say that {question!r} is all with --question-column {question!r}"
     if isinstance(row[name], str) and not _is_lettered_choice(row, name):

@@ -1,4 +1,4 @@
-"""The Backend contract: who runs the policies of a run, and where. That of its processes: ``remote_policies.py``.
+"""The Backend contract: who runs the policies of a run, and where. Contract of its processes: ``remote_policies.py``.
 
 A recipe says *which* policies there are. A backend turns each into a handle (``policy_handles.py``), makes the engine
 that they speak through, and tells that engine when weights have changed. The trainer knows handles and nothing below
@@ -19,15 +19,14 @@ from typing import Any, Protocol
 
 from cotrain.algorithms.policy_loss import Bounds
 from cotrain.core.types import Trace
-from cotrain.distributed.policy_handles import PolicyHandle, PolicySpec
-from cotrain.inference.contract import Engine
+from cotrain.distributed.policy_handles import PolicyHandle, PolicySpec, RoutingEngine
 
 
 class Backend(Protocol):
     """Runs the policies of one run."""
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> RoutingEngine:
         """Answers the requests of all policies; there once ``open`` has been called."""
         ...
 
@@ -42,35 +41,39 @@ class Backend(Protocol):
         ...
 
     def publish(self, policy: str, version: int) -> None:
-        """The weights of a policy have changed; whoever samples from it from here on samples from the new ones."""
+        """Announce that the weights of a policy have changed: from here on the engine samples from the new ones."""
         ...
 
     def lane_of(self, policy: str) -> str:
-        """Where a policy's model is computed for learning: a device or a process. Policies of two lanes can be updated
-        next to each other; those of one are updated one after the other."""
+        """The device or the process in which a policy learns. Policies of different lanes can be updated at once, those
+        of one lane one after the other."""
         ...
 
-    def held_while_learning(self, touched: Collection[str], changed: Collection[str]) -> Collection[str] | None:
-        """The policies that cannot be sampled from while learning is going on that asks ``touched`` for something and
-        gives ``changed`` new weights; None where nobody can be."""
+    def held_while_learning(self, computing: Collection[str], changed: Collection[str]) -> Collection[str] | None:
+        """The policies that cannot be sampled from during an update. None: no policy can be.
+
+        Args:
+            computing: policies that compute in the update, because they learn or because they score tokens.
+            changed: those among them that get new weights.
+        """
         ...
 
     def try_to_overlap(self) -> bool:
-        """May requests be answered while policies are updated? Asked once, where a run wants that: from then on they
-        are answered with the weights that were published last, also by a new engine."""
+        """Switch to answering requests while policies are updated; False if this backend cannot. From then on requests
+        are answered with the weights that were published last, also by an engine that is started again."""
         ...
 
     def cache_remote_answers(self, traces: Iterable[Trace]) -> None:
-        """Answers of remote policies that a ledger holds, in place of those remembered before: the same request is
-        answered with them and not asked again."""
+        """Remember the answers of remote policies in these traces, and forget those remembered before. A request that
+        has an answer here is not sent to its server again."""
         ...
 
     def restart_lost_processes(self) -> None:
-        """After ``ProcessLost``: every policy is at its start again, in new processes where old ones are gone."""
+        """Start processes again after ``ProcessLost``. Every policy then has its initial weights."""
         ...
 
     def process_stats(self) -> Mapping[str, ProcessStats]:
-        """The work of each process of the run so far, by its name; {} where there is none but the run's own."""
+        """Process → its work so far; {} if the run has no process but its own."""
         ...
 
     def describe(self) -> dict[str, Any]:
@@ -78,7 +81,7 @@ class Backend(Protocol):
         ...
 
     async def close(self) -> None:
-        """Let go of processes and connections, in the loop in which they were asked. Nothing is asked any more."""
+        """End processes and close connections, in the event loop in which requests were made. No request may follow."""
         ...
 
 
@@ -87,14 +90,14 @@ PROCESS = "process"  # prefix of the keys of metrics about processes
 
 @dataclass(slots=True, kw_only=True)
 class ProcessStats:
-    """Time, tokens and bytes of one process, or of those that came in its place, since the run began; results do not
-    depend on them."""
+    """Time, tokens and bytes of one process since the run began, with those of processes that it took the place of.
+    Results do not depend on them."""
 
-    policies: tuple[str, ...]  # that it holds
-    busy: float = 0.0  # seconds in which something was asked of it: an engine generated, learners computed
-    tokens: float | None = None  # that it sampled; None where that is not its work
-    published_bytes: int = 0  # that it handed out, or took
-    publish_seconds: float = 0.0  # in which new weights were on their way from learners to engine
+    policies: tuple[str, ...]  # the policies that it holds
+    busy: float = 0.0  # seconds in which it worked: an engine generated, or learners computed
+    tokens: float | None = None  # tokens that it sampled; None for a process of learners
+    published_bytes: int = 0  # bytes of weights that it sent or received
+    publish_seconds: float = 0.0  # seconds in which new weights were on their way from learners to engine
 
 
 def process_metrics(

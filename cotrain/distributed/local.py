@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from cotrain.algorithms.policy_loss import Bounds
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import ConfigError, UnknownName, nearest_name
 from cotrain.core.seeding import seed_of
 from cotrain.core.types import Trace
 from cotrain.distributed.contract import ProcessStats
@@ -62,7 +62,8 @@ def make_local_engine(handles: Mapping[str, ModelHandle], device: str) -> Engine
         activate={name: handle.activate for name, handle in handles.items() if handle.activate},
         max_rows={name: handle.spec.rows for name, handle in handles.items()},
         device={name: device_of(handle.spec, device) for name, handle in handles.items()},
-        pack_weights=[name for name, handle in handles.items() if handle.spec.pack_weights],
+        pack_weights=[name for name, handle in handles.items() if handle.spec.pack_weights is True],
+        int8_weights=[name for name, handle in handles.items() if handle.spec.pack_weights == "int8"],
         autocast={name: torch.bfloat16 for name, handle in handles.items() if handle.spec.autocast},
         residence={name: handle.residence for name, handle in handles.items() if handle.residence},
     )
@@ -98,22 +99,24 @@ class LocalBackend:
         """The device that the policy computes on."""
         return device_of(self._handles[policy].spec, self.device)
 
-    def held_while_learning(self, touched: Collection[str], changed: Collection[str]) -> Collection[str] | None:
-        """All on the devices that learn: one model is not sampled from while another works next to it."""
-        busy = {self.lane_of(name) for name in touched if isinstance(self._handles[name], ModelHandle)}
-        sampled = [name for name, h in self._handles.items() if isinstance(h, ModelHandle) and h.renderer is not None]
-        held = [name for name in sampled if self.lane_of(name) in busy]
-        return held if self.engine.can_hold and len(held) < len(sampled) else None
+    def held_while_learning(self, computing: Collection[str], changed: Collection[str]) -> Collection[str] | None:
+        """All policies on the devices that compute: no model is sampled from while another one uses its device."""
+        models = {name: handle for name, handle in self._handles.items() if isinstance(handle, ModelHandle)}
+        busy_devices = {self.lane_of(name) for name in computing if name in models}
+        sampled = [name for name, handle in models.items() if handle.renderer is not None]
+        held = [name for name in sampled if self.lane_of(name) in busy_devices]
+        some_are_free = len(held) < len(sampled)
+        return held if self.engine.can_hold and some_are_free else None
 
     def try_to_overlap(self) -> bool:
-        """The engine's weights are the learners'."""
+        """False: the engine samples from the very weights that are updated."""
         return False
 
     def cache_remote_answers(self, traces: Iterable[Trace]) -> None:
         cache_answers_by_policy(self._handles, traces)
 
     def restart_lost_processes(self) -> None:
-        """Nothing here is lost without the run itself."""
+        """There are none: a process that is lost here is the run itself."""
 
     def process_stats(self) -> dict[str, ProcessStats]:
         return {}
@@ -126,7 +129,7 @@ class LocalBackend:
 
 
 def cache_answers_by_policy(handles: Mapping[str, PolicyHandle], traces: Iterable[Trace]) -> None:
-    """Tell each policy of its own traces."""
+    """Let each policy remember the answers in its own traces."""
     by_policy: dict[str, list[Trace]] = {name: [] for name in handles}
     for trace in traces:
         by_policy[trace.policy].append(trace)
@@ -135,7 +138,7 @@ def cache_answers_by_policy(handles: Mapping[str, PolicyHandle], traces: Iterabl
 
 
 def with_device_defaults(policies: Mapping[str, PolicySpec], device: str) -> dict[str, PolicySpec]:
-    """The policies with what the device decides, for the process that has it."""
+    """The policies with the settings that depend on the device. To be called in the process that has the device."""
     groups = policies_by_device(policies, device)
     narrow = {place: place.startswith("cuda") and has_bfloat16(torch.device(place)) for place in groups}
     return {
@@ -366,7 +369,9 @@ def check_device(name: str, flag: str = "--device") -> None:
         index = 0
 
     if kind not in DEVICE_KINDS:
-        raise ConfigError(f"{flag} {name!r}: expected auto, cpu, cuda, cuda:N or mps", code="E_DEVICE_NAME")
+        near = nearest_name(name, ("auto", *DEVICE_KINDS))
+        hint = f"; did you mean {near!r}?" if near else ""
+        raise ConfigError(f"{flag} {name!r}: expected auto, cpu, cuda, cuda:N or mps{hint}", code="E_DEVICE_NAME")
     if kind == "cuda" and not torch.cuda.is_available():
         raise ConfigError(
             f"{flag} {name!r}: torch {torch.__version__} sees no GPU here; use cpu, or see `cotrain doctor`",

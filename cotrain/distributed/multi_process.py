@@ -52,7 +52,7 @@ from cotrain.distributed.weight_sync_check import PublishCheck, check_publishing
 from cotrain.prompts.render import Rendering
 
 TRIES = 3  # to begin, or to publish weights, each with new processes
-WEIGHTS = "weights_to_publish"  # what learners are asked for an engine
+WEIGHTS = "weights_to_publish"  # the request to learners for the weights that an engine needs
 Made = TypeVar("Made")
 
 
@@ -104,7 +104,7 @@ class MultiProcessBackend:
         self.kind = kind
         self.placing = with_replicas(placing, replicas)
         self._handles: dict[str, PolicyHandle] = {}
-        self.arrivals: list[PublishCheck] = []  # what the self-tests of publishing found
+        self.arrivals: list[PublishCheck] = []  # results of the self-tests of publishing
         self._learners: dict[str, Process] = {}  # by place
         self._engine_processes: dict[str, Process] = {}  # by place
         self._limits: dict[str, int] = {}  # tokens of a pass, by policy, where a rank's memory ran out
@@ -185,9 +185,8 @@ class MultiProcessBackend:
         """The process, or the ranks, that hold it."""
         return self._home[policy].what
 
-    def held_while_learning(self, touched: Collection[str], changed: Collection[str]) -> Collection[str] | None:
-        """Those alone that change, as the engine has weights of its own. Where all learners are in one process, steps
-        follow each other."""
+    def held_while_learning(self, computing: Collection[str], changed: Collection[str]) -> Collection[str] | None:
+        """The policies that change, as the engine has weights of its own. None if all learners are in one process."""
         if not (self.worlds and self.engine.can_hold and self.kind == "local"):
             return None
         if self._published is None:

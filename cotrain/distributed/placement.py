@@ -17,7 +17,7 @@ from cotrain.distributed.policy_handles import PolicySpec
 from cotrain.inference.vllm import DEFAULT_SETTINGS, VllmSettings
 from cotrain.models.load import model_directory
 
-ENGINE = "the engine's process"  # as messages name it
+ENGINE = "the engine's process"  # its name in messages
 LEARNERS = "the learners' process"  # likewise
 LEAST_HEAD = 32  # least size of an attention head on a CPU
 
@@ -28,7 +28,7 @@ class EnginePlacement:
 
     what: str  # as messages name it
     host: type  # the host class of its process
-    policies: tuple[str, ...]  # that it answers for
+    policies: tuple[str, ...]  # the policies that it samples from
     settings: tuple[Any, ...]  # arguments of the host
     tested: bool  # is it asked at the start whether new weights arrive?
 
@@ -50,7 +50,7 @@ PlacementRule = Callable[[PolicySpecs, int, str, int], list[EnginePlacement]]
 def one_local_engine(
     policies: PolicySpecs, seed: int, device: str, threads: int, *, tested: bool = False
 ) -> list[EnginePlacement]:
-    """One local engine for all."""
+    """One local engine for all policies."""
     policy_names = tuple(name for name, spec in policies.items() if spec.generates or spec.scores)
     settings = (policies, seed, device, threads)
     return [EnginePlacement(what=ENGINE, host=EngineHost, policies=policy_names, settings=settings, tested=tested)]

@@ -1,9 +1,9 @@
 """``PolicyHandle``: one interface to a policy, wherever it runs; and the handles of policies whose weights are in this
 process.
 
-A handle is what the trainer, the server and the export have of a policy. Each kind answers what it can; recipes are
-held against what their policies may be asked before anything is built, so the refusals here are for code that goes
-around that. What a policy is asked where its model is stands in ``algorithms/contract.py: PolicyClient``.
+Trainer, server and export use a policy through its handle. A handle refuses what its kind of policy cannot do; a recipe
+that would ask for it is refused before, when it is built. ``algorithms/contract.py: PolicyClient`` has the methods that
+run where the policy's model is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import torch
 from torch import nn
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from cotrain.models.offload import Residence
 
 RankedTokens = list[tuple[float, list[tuple[int, float]]]]  # per token: its log-probability, the likeliest with theirs
-Program = Callable[[Mapping[str, Any], Random], str]  # (the call's fields, addressed draws) → what it says
-SCORING_OOM = "scoring_out_of_memory"  # how often a pass that scores was halved
+Program = Callable[[Mapping[str, Any], Random], str]  # (the call's fields, random draws of its address) → its text
+SCORING_OOM = "scoring_out_of_memory"  # key of how often a scoring pass was halved
 _SLICE = 2**24  # logits that are normalised at a time
 
 
 class PolicySpec(Protocol):
-    """A policy as a recipe names it (``config/policies.py`` has the kinds): what it may be asked, and how it builds
-    itself."""
+    """A policy as a recipe describes it: what it can do, and how its handle is built. ``config/policies.py`` has the
+    kinds."""
 
     @property
     def model(self) -> str: ...
@@ -72,13 +72,13 @@ class PolicySpec(Protocol):
     @property
     def shares_base(self) -> bool: ...  # True if it shares its weights in memory with the adapters on its model
 
-    def with_device_defaults(self, *, autocast: bool) -> Self: ...  # with what the device decides
+    def with_device_defaults(self, *, autocast: bool) -> Self: ...  # with the settings that depend on the device
 
     def build(self, name: str, factory: PolicyFactory) -> PolicyHandle: ...
 
 
 class ModelSpec(PolicySpec, Protocol):
-    """One whose model is held here."""
+    """A policy whose model this run loads."""
 
     @property
     def rows(self) -> int: ...  # most answers that are decoded at a time
@@ -90,7 +90,7 @@ class ModelSpec(PolicySpec, Protocol):
     def autocast(self) -> bool | None: ...
 
     @property
-    def pack_weights(self) -> bool | None: ...  # weights in another layout for decoding
+    def pack_weights(self) -> bool | Literal["int8"] | None: ...  # a copy of the weights for decoding
 
     @property
     def device(self) -> str | None: ...  # a device of its own; None: the run's
@@ -106,7 +106,7 @@ class ModelSpec(PolicySpec, Protocol):
 
 
 class LearningSpec(ModelSpec, Protocol):
-    """One with an optimiser of its own."""
+    """A policy with an optimiser of its own."""
 
     @property
     def learner_options(self) -> dict[str, Any]: ...  # arguments of ``TorchLearner``
@@ -119,17 +119,18 @@ class ProgramSpec(PolicySpec, Protocol):
     def speak(self) -> Program: ...
 
     @property
-    def tokens_of(self) -> str | None: ...  # a policy, whose tokens its text is cut into
+    def tokens_of(self) -> str | None: ...  # the policy by whose tokenizer its text is tokenized
 
 
 class PolicyHandle(PolicyClient):
-    """One policy. ``spec`` is what the recipe says of it, ``renderer`` None for one that is never asked (a critic)."""
+    """One policy. ``spec``: its description in the recipe. ``renderer``: None for a policy that is never prompted, such
+    as a critic."""
 
-    engine: Engine | None = None  # who samples from it; set by the backend
+    engine: Engine | None = None  # the engine that samples from it; set by the backend
     tell: Callable[[str], None] = staticmethod(print_notice)  # receives messages about its server; a run logs them, too
     trouble = ""  # why the last request without an answer had none, and what helps
-    changes = False  # its weights change in the run, so it has state and versions
-    sharded = False  # no process has all of its weights
+    changes = False  # True if its weights change in the run; then it has state and versions
+    sharded = False  # True if no process has all of its weights
 
     def __init__(self, name: str, spec: PolicySpec, renderer: Rendering | None) -> None:
         self.name = name
@@ -143,11 +144,11 @@ class PolicyHandle(PolicyClient):
         return await self.engine.sample(request)
 
     def checkpoint_tensors(self) -> Mapping[str, torch.Tensor] | TensorParts:
-        """``tensors`` for a checkpoint, or who writes them."""
+        """``tensors`` for a checkpoint, or an object that writes them."""
         return self.tensors()
 
     def check_folder(self, folder: Path) -> None:
-        """Raise ConfigError where whoever saves it cannot write there."""
+        """Raise ConfigError if the process that saves its checkpoints cannot write to this folder."""
 
     def save(self, directory: Path, *, merged: bool = False) -> None:
         """Write it as a model directory that plain transformers (or PEFT) load."""
@@ -158,14 +159,14 @@ class PolicyHandle(PolicyClient):
         return None
 
     def cache_answers(self, traces: Sequence[Trace]) -> None:
-        """See ``Backend.cache_remote_answers``; only who answers from outside has something to remember."""
+        """See ``Backend.cache_remote_answers``. Only remote policies remember anything."""
 
     def counts(self) -> dict[str, float]:
         """Work done for it that the engine does not count."""
         return {}
 
     async def close(self) -> None:
-        """Let go of connections."""
+        """Close its connections."""
 
     def _unsupported_error(self, why: str) -> ConfigError:
         return ConfigError(
@@ -178,7 +179,7 @@ class ModelHandle(PolicyHandle):
     """A policy whose model this process holds."""
 
     spec: ModelSpec
-    residence: Residence | None = None  # where policies take turns on a device; set by who builds it
+    residence: Residence | None = None  # where policies take turns on a device; set by ``PolicyFactory``
 
     def __init__(
         self,
@@ -396,18 +397,22 @@ def _count_weights(parameter: nn.Parameter) -> int:
 
 
 class RoutingEngine:
-    """All policies of a run as one engine: each request goes to the handle of its policy, batches form in the engine
-    below, which answers for whoever has no handle, and refuses whom it does not know. Implements ``Engine`` and
-    ``MemoryLimitedEngine``."""
+    """All policies of a run as one engine. A request to a policy with a model goes to the engine below, which forms the
+    batches; one to a program or a remote policy goes to its handle. The engine below also gets requests to policies
+    without a handle, and refuses unknown ones. Implements ``Engine`` and ``MemoryLimitedEngine``."""
 
     def __init__(self, handles: Mapping[str, PolicyHandle], engine: Engine) -> None:
-        self._handles = handles
+        self.handles = handles
         self.engine = engine
-        # who answers for a policy: the engine in which its model is, or itself, as programs and remote policies do
+        # Policy → what answers for it: the engine that has its model, or the handle of a program or a remote policy.
         self._answers = {name: handle.engine or handle for name, handle in handles.items()}
 
+    def engine_of(self, policy: str) -> Engine | PolicyHandle:
+        """What answers requests to a policy; for a policy without a handle the engine below."""
+        return self._answers.get(policy, self.engine)
+
     async def sample(self, request: Request) -> Completion:
-        return await self._answers.get(request.policy, self.engine).sample(request)
+        return await self.engine_of(request.policy).sample(request)
 
     def advance(self) -> bool:
         return self.engine.advance()
@@ -417,13 +422,13 @@ class RoutingEngine:
 
     def counts(self) -> dict[str, float]:
         own = self.engine.counts()
-        for handle in self._handles.values():
+        for handle in self.handles.values():
             own |= handle.counts()
         return own
 
     @property
     def can_hold(self) -> bool:
-        """Whether the engine below leaves policies alone that are held."""
+        """Whether the engine below can go on without some policies, those that are held."""
         return isinstance(self.engine, HoldingEngine)
 
     @property
@@ -447,7 +452,7 @@ class RoutingEngine:
 
 
 class ServingRoutingEngine(RoutingEngine):
-    """Over an engine that can also serve. Implements ``ServingEngine`` too."""
+    """The same over an engine that can also serve. Implements ``ServingEngine``, too."""
 
     def __init__(self, handles: Mapping[str, PolicyHandle], engine: ServingEngine) -> None:
         super().__init__(handles, engine)
@@ -458,7 +463,7 @@ class ServingRoutingEngine(RoutingEngine):
 
 
 def route_policies(handles: Mapping[str, PolicyHandle], engine: Engine) -> RoutingEngine:
-    """All policies as one engine, which can what the engine below can."""
+    """All policies as one engine, which can serve if the engine below can."""
     if isinstance(engine, ServingEngine):
         return ServingRoutingEngine(handles, engine)
     return RoutingEngine(handles, engine)

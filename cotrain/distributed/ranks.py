@@ -270,7 +270,7 @@ class RankHost:
                 self._weights[name] = tensor.detach().cpu().numpy()
 
     def weights_to_publish(self) -> Arrays:
-        """Those of the last ``gather``; they are let go."""
+        """The tensors of the last ``gather``, which are forgotten."""
         arrays = self._weights
         self._weights = {}
         return arrays

@@ -22,7 +22,7 @@ from cotrain.core.errors import ConfigError, ModelError, install_extra
 from cotrain.core.threads import usable_cores
 from cotrain.distributed.device_memory import memory_of
 
-Machine = dict[str, Any]  # what one machine says of itself, or "name" and "error": why it says nothing
+Machine = dict[str, Any]  # a machine's report of itself; or "name" and "error", why there is none
 PATIENCE = 300.0  # seconds for all machines to answer
 PYTHON_PATIENCE = 60.0  # seconds for a Python to say what it has
 ARRIVAL = 60.0  # seconds in which GPUs join a Ray that has just begun

@@ -29,7 +29,7 @@ SETTINGS = {  # Ray's, where the user has not set them; it reads some of them wh
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_worker_niceness": "0",  # Ray's own 15 starves its processes next to others
 }
-SILENCE = {"RAY_DEDUP_LOGS_SKIP_REGEX": "."}  # what its daemon says of a lost process, which the run says itself
+SILENCE = {"RAY_DEDUP_LOGS_SKIP_REGEX": "."}  # Ray's own messages about lost processes; the run has its own
 
 
 class RayProcess:

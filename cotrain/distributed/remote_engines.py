@@ -187,7 +187,7 @@ class HostedEngines:
         for engine in engines:
             for policy in engine.policies:
                 self._of.setdefault(policy, []).append(engine)
-        self._paused: list[EngineProcess] = []  # those that have to end the turn
+        self._paused: list[EngineProcess] = []  # engines that stopped before a step of a held policy
 
     async def sample(self, request: Request) -> Completion:
         replicas = self.engines_of(request.policy)

@@ -51,7 +51,7 @@ class Process(Protocol):
 
 
 class WatchedProcess(Process, Protocol):
-    """One that can be looked at without waiting."""
+    """A process that can be asked whether an answer is there, without waiting for it."""
 
     def is_done(self, reference: Any, seconds: float) -> bool:
         """Whether the answer of ``send``, or its error, is there within these seconds."""
@@ -107,7 +107,7 @@ class PolicyName:
 class HostedPolicy(PolicyHandle):
     """A policy whose model is in the process of the learners, which has a method of the same name."""
 
-    version = 0  # as they told last
+    version = 0  # the version that the learners reported last
 
     def __init__(self, name: str, spec: PolicySpec, opened: PolicyInfo, learners: Callable[[], Process]) -> None:
         """``learners``: the process that holds it now."""
@@ -164,7 +164,7 @@ class HostedPolicy(PolicyHandle):
         return self._shape
 
 
-Answer = tuple[Any, int]  # what a policy answered, packed; the version of its weights then
+Answer = tuple[Any, int]  # a policy's answer, packed, and the version of its weights after it
 
 
 class LearnerHost:

@@ -14,9 +14,9 @@ from cotrain.core.types import RolloutFn, TaskSource
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.role import as_reward
 
-EARNED = Signal("earned", meaning="sum of the rewards that the environment gives a seat")
-EARNINGS = Metadata[float]("earnings", float, "sum of the rewards that the environment gives a seat")
-MOST_SAID = 1_000_000  # characters of one message of an environment
+SEAT_REWARD = Signal("earned", meaning="sum of the rewards that the environment gives a seat")
+SEAT_REWARD_VALUE = Metadata[float]("earnings", float, "sum of the rewards that the environment gives a seat")
+MAX_MESSAGE = 1_000_000  # characters of one message of an environment
 Compare = Literal["seat", "prompt"]  # with whom a conversation is compared; ``recipes/environment.py`` says how
 
 
@@ -34,22 +34,22 @@ class PlayedTasks(TaskSource, Protocol):
         ...
 
 
-def pay_seat(spoken: Sequence[tuple[Conversation, Any]]) -> None:
-    """Pay a seat what it earned in an episode. Its conversations are one trajectory, so each of them is given the mean
-    of what they all were given. ``spoken``: each conversation with its reward."""
-    rewards = [as_reward(reward) for _, reward in spoken]
-    usable = [reward for reward in rewards if reward is not None]
-    all_usable = len(usable) == len(rewards)
-    mean = math.nan
-    if usable and all_usable:
-        mean = sum(usable) / len(usable)
-    for chat, _ in spoken:
-        chat.join(spoken[0][0])
+def pay_seat(conversations: Sequence[tuple[Conversation, Any]]) -> None:
+    """Give a seat its reward in an episode. Its conversations are one trajectory, so each of them has the mean of their
+    rewards. ``conversations``: each with its own reward."""
+    rewards = [as_reward(reward) for _, reward in conversations]
+    numbers = [reward for reward in rewards if reward is not None]
+    mean = math.nan  # no usable number: all conversations fail
+    if numbers and len(numbers) == len(rewards):
+        mean = sum(numbers) / len(numbers)
+    for chat, _ in conversations:
+        first_chat, _ = conversations[0]
+        chat.join(first_chat)
         pay_conversation(chat, mean)
 
 
 def pay_conversation(chat: Conversation, reward: Any) -> None:
-    """Give a conversation its reward; one that is no usable number fails it, and is noted as 0."""
-    chat.reward(EARNED, reward)
+    """Give a conversation its reward. It fails if the reward is no usable number, which metadata shows as 0."""
+    chat.reward(SEAT_REWARD, reward)
     for turn in chat.turns:
-        turn.add_metadata(EARNINGS, as_reward(reward) or 0.0)
+        turn.add_metadata(SEAT_REWARD_VALUE, as_reward(reward) or 0.0)

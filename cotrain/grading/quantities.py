@@ -253,10 +253,31 @@ def _add_powers(unit: Unit, power: int, powers: Counter[str], factor: Fraction) 
     return factor * unit.factor**power
 
 
+_IN_UNIT = re.compile(  # (in meters), in km per h; not the inch of "in per second" and "in^2"
+    r"(?P<bracket>\()?\s*in\s+(?!(?:per|squared|cubed)\b)"
+    rf"(?P<unit>[a-zA-Z${_SIGNS}].*?)\s*(?(bracket)\))",
+    re.IGNORECASE,
+)
+_INCH_POUND = re.compile(r"(?:lb|pound|oz|ounce)s?", re.IGNORECASE)  # behind "in" without a bracket, a torque
+
+
+def _behind_preposition(phrase: str) -> str:
+    """The phrase behind "in" where that is no inch: "meters" of "(in meters)" and of "in meters"."""
+    match = _IN_UNIT.fullmatch(phrase)
+    if match is None:
+        return phrase
+    unit_text = match["unit"]
+    if match["bracket"]:
+        is_unit = parse_unit(unit_text) is not None
+    else:
+        is_unit = _parse_measure(unit_text) is not None and not _INCH_POUND.fullmatch(unit_text)
+    return unit_text if is_unit else phrase
+
+
 @functools.lru_cache(maxsize=4096)
 def parse_unit(phrase: str) -> Unit | None:
     """The unit that a phrase behind a number names; None where it names none ("or 5")."""
-    phrase = phrase.strip()
+    phrase = _behind_preposition(phrase.strip())
     if phrase.casefold() in _PER_CENT_WORDS:
         return PERCENT
     measure = _parse_measure(phrase)
@@ -322,9 +343,10 @@ _TEX_RATIO = re.compile(  # 5 \frac{\text{m}}{\text{s}^2}
 _DEGREES = re.compile(r"\s*\^\s*\{?\s*\\circ\s*\}?\s*(?:\{?\s*(?P<scale>[CFK])\s*\}?)?$")  # 30^\circ, 30^{\circ} C
 _PER_CENT = re.compile(r"\s*(?:\\?%|(?i:percent|per cent|pct))$")  # 5\%, 5 percent
 
-# Units in words: "3 square feet", "5 (meters)", "60 km per h". At most 61 characters, so that a long text stays cheap.
+# Units in words: "3 square feet", "5 (meters)", "5(in meters)", "60 km per h". At most 61 characters, so that a long
+# text stays cheap.
 _WORDS_BEHIND = re.compile(
-    r"(?<=[\d)}\]a-zA-Z])\s+"
+    r"(?<=[\d)}\]a-zA-Z])(?:\s+|(?=\(in\s))"
     rf"(?P<words>\(?[a-zA-Z${_SIGNS}]"
     rf"(?:[a-zA-Z{_SIGNS} ./^{{}}()\d*-]|\\cdot ){{0,60}})$"
 )

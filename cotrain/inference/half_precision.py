@@ -18,6 +18,8 @@ from torch import Tensor, nn
 class HalfPrecisionCopies:
     """The copies of one module, which several policies may share."""
 
+    approximate = True  # products differ from the layers' by more than rounding in float32
+
     def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
         """``dtype``: of the copies. None are made before ``refresh``."""
         self.model = model

@@ -59,6 +59,7 @@ class LocalEngine:
         device: str | torch.device | Mapping[str, str] = "cpu",
         autocast: torch.dtype | Mapping[str, torch.dtype] | None = None,
         pack_weights: Collection[str] = (),
+        int8_weights: Collection[str] = (),
         static: bool | None = None,
         recorded: bool = True,
         residence: Mapping[str, Residence] | None = None,
@@ -76,12 +77,15 @@ class LocalEngine:
                 None, or no entry, computes in the weights' own.
             pack_weights: policies that decode with weights in another layout (``packed_weights.py``), where they
                 compute in float32 on a CPU. A model that cannot has a warning.
+            int8_weights: policies that sample with weights and inputs of layers in 8 bits (``int8_weights.py``), in
+                float32 on a CPU alone.
             static: decode in steps of fixed shape (``cuda_graphs.py``); None: on a GPU. A model that cannot falls back
                 to the other way with a warning.
             residence: by policy, where its model takes turns on its device with others; ``activate`` moves them.
             recorded: on a GPU, record such steps as CUDA graphs; False is there to compare with.
 
-        Raises ModelError for a model that this engine cannot decode, ConfigError for max_rows < 1.
+        Raises ModelError for a model that this engine cannot decode, or not with int8 weights; ConfigError for
+        max_rows < 1, and for int8 weights in other arithmetic than float32 on a CPU.
         """
         rows = max_rows if isinstance(max_rows, Mapping) else dict.fromkeys(models, max_rows)
         if (least := min(rows.values(), default=1)) < 1:
@@ -104,8 +108,15 @@ class LocalEngine:
             select = adapters.get(name)
             if name in models:
                 room = rows.get(name, ROWS)
-                pack = name in pack_weights
-                schedulers[name] = make(name, model, max_rows=room, autocast=kind, activate=select, pack=pack)
+                schedulers[name] = make(
+                    name,
+                    model,
+                    max_rows=room,
+                    autocast=kind,
+                    activate=select,
+                    pack=name in pack_weights,
+                    int8=name in int8_weights,
+                )
             else:
                 from cotrain.inference.scoring import ScoringScheduler
 
@@ -284,6 +295,7 @@ class _SchedulerFactory:
             self._recorder = recorder_for(device)
         self._copies: dict[tuple[int, torch.dtype], HalfPrecisionCopies] = {}
         self._packed: dict[int, PackedWeights] = {}
+        self._int8: dict[int, PackedWeights] = {}
 
     def __call__(
         self,
@@ -294,7 +306,16 @@ class _SchedulerFactory:
         autocast: torch.dtype | None,
         activate: Callable[[], object] | None,
         pack: bool,
+        int8: bool,
     ) -> Scheduler:
+        if int8:
+            if not self._may_pack or autocast:
+                raise ConfigError(
+                    f"policy {policy!r}: int8 weights are for sampling in float32 on a CPU; leave out "
+                    "pack_weights=int8 on another device and with autocast=true",
+                    code="E_INT8_PLACE",
+                )
+            return self._with_int8(policy, model, max_rows=max_rows, activate=activate)
         copies = None
         if autocast:
             from cotrain.inference.half_precision import HalfPrecisionCopies
@@ -324,6 +345,22 @@ class _SchedulerFactory:
                 stacklevel=3,
             )
             return scheduler
+
+    def _with_int8(
+        self, policy: str, model: nn.Module, *, max_rows: int, activate: Callable[[], object] | None
+    ) -> Scheduler:
+        from cotrain.inference.int8_weights import check_layers, lay_out_int8
+        from cotrain.inference.packed_weights import PackedWeights
+
+        check_layers(policy, model)
+        if id(model) not in self._int8:
+            self._int8[id(model)] = PackedWeights(model, lay_out_int8, approximate=True)
+        try:
+            return Scheduler(
+                policy, model, max_rows=max_rows, autocast=None, activate=activate, copies=self._int8[id(model)]
+            )
+        except ModelError as error:
+            raise ModelError(f"{error}; or leave out pack_weights=int8", code=error.code) from error
 
 
 def _resolve_futures(finished: Sequence[FinishedRow]) -> None:

@@ -27,12 +27,32 @@ PROBE_TURNS = 5  # passes of each kind
 LEAST_GAIN = 1.1
 
 
+LayOut = Callable[[nn.Linear], Callable[[Tensor], Tensor]]  # layer → its product with its present weights
+
+
+def lay_out_onednn(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
+    """The layer's product with its present weights in oneDNN's layout."""
+    weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach().contiguous())
+    return partial(multiply, weight=weight, bias=layer.bias)
+
+
+def can_lay_out(module: nn.Module) -> bool:
+    """Whether this is a linear layer in float32 (not one in 4 bits, say) that is wide enough."""
+    if type(module) not in (nn.Linear, OneDNNLinear):
+        return False
+    weight = module._parameters["weight"]
+    return weight is not None and weight.dtype == torch.float32 and min(weight.shape) >= NARROWEST
+
+
 class PackedWeights:
     """Packed weights of one module, which several policies may share. Has the methods of ``HalfPrecisionCopies``."""
 
-    def __init__(self, model: nn.Module) -> None:
-        """Nothing is laid out before ``refresh``."""
+    def __init__(self, model: nn.Module, lay_out: LayOut = lay_out_onednn, *, approximate: bool = False) -> None:
+        """Nothing is laid out before ``refresh``. ``approximate``: products differ from the layers' by more than
+        rounding in float32."""
         self.model = model
+        self.approximate = approximate
+        self._lay_out = lay_out
         self._packed: dict[nn.Linear, tuple[tuple[int, int], Callable[[Tensor], Tensor]]] = {}
 
     @torch.inference_mode()
@@ -40,15 +60,14 @@ class PackedWeights:
         """Lay out what has changed since the last call: whatever writes to a tensor raises its version."""
         packed = {}
         for module in self.model.modules():
-            if not isinstance(module, nn.Linear) or "forward" in vars(module):
+            if not can_lay_out(module) or "forward" in vars(module):
                 continue
-            if type(module) not in (nn.Linear, OneDNNLinear):
-                continue  # such as one in 4 bits
-            weight = module.weight
-            if weight.dtype == torch.float32 and min(weight.shape) >= NARROWEST:
-                state = (weight.data_ptr(), weight._version)
-                old = self._packed.pop(module, None)  # its memory is free before the new one is made
-                packed[module] = old if old and old[0] == state else (state, _laid_out(module))
+            assert isinstance(module, nn.Linear)
+            state = (module.weight.data_ptr(), module.weight._version)
+            old = self._packed.pop(module, None)
+            if old and old[0] != state:
+                old = None  # its memory is free before the new one is made
+            packed[module] = old or (state, self._lay_out(module))
         self._packed = packed
 
     def clear(self) -> None:
@@ -64,11 +83,6 @@ class PackedWeights:
         finally:
             for module in self._packed:
                 del vars(module)["forward"]
-
-
-def _laid_out(module: nn.Linear) -> Callable[[Tensor], Tensor]:
-    weight = torch.ops.mkldnn._reorder_linear_weight(module.weight.detach().contiguous())
-    return partial(multiply, weight=weight, bias=module.bias)
 
 
 def can_pack() -> bool:
@@ -89,7 +103,10 @@ def measure_gain(shapes: Sequence[tuple[int, int]]) -> float:
             numbers += out * width
 
     inputs = {layer.in_features: torch.ones(PROBE_ROWS, layer.in_features) for layer in layers}
-    kinds: list[list[Callable[[Tensor], Tensor]]] = [[layer.forward for layer in layers], list(map(_laid_out, layers))]
+    kinds: list[list[Callable[[Tensor], Tensor]]] = [
+        [layer.forward for layer in layers],
+        list(map(lay_out_onednn, layers)),
+    ]
     seconds: list[list[float]] = [[], []]
     for _ in range(PROBE_TURNS):
         for measured, products in zip(seconds, kinds, strict=True):

@@ -353,7 +353,8 @@ class Scheduler:
         spread = (expected - expected.mean(-1, keepdim=True)).norm()
         wrong = (decoded - expected).norm() / spread
         narrow = self.autocast is not None or next(self.model.parameters()).dtype.itemsize < 4
-        if bool(wrong > (0.2 if narrow else 1e-3)):
+        approximate = narrow or (self._copies is not None and self._copies.approximate)
+        if bool(wrong > (0.2 if approximate else 1e-3)):
             raise ModelError(
                 self._refusal_text(f"its decoded logits are off by {float(wrong):.2g} of their spread"),
                 code="E_MODEL_NOT_DECODABLE",

@@ -57,7 +57,7 @@ class ForwardInput:
     targets: torch.Tensor  # [N] int64, the sampled token
     mask: torch.Tensor  # [B, T] bool, True on sampled tokens
     temperatures: torch.Tensor | None  # [U] float32, None when all are 1
-    branches: Branches | None = None  # who sees whom in the shared layout; None: the padded one
+    branches: Branches | None = None  # which positions attend to which in the shared layout; None: padded
 
 
 def input_length(prompt_ids: Sequence[int], token_ids: Sequence[int]) -> int:
@@ -156,7 +156,7 @@ def forward_input_of(
 
     context = context_tokens or [()] * len(sequences)
     inputs: list[tuple[int, ...]] = []  # the input tokens of each sequence
-    predicted_from: list[list[int]] = []  # of each sequence, the input position that predicts each sampled token
+    predicted_from: list[list[int]] = []  # for each sequence the input position that predicts each sampled token
     for (prompt_ids, token_ids), own_context in zip(sequences, context, strict=True):
         ids, sampled_at = with_context(token_ids, own_context)
         inputs.append((*prompt_ids, *ids[:-1]))

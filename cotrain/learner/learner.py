@@ -154,23 +154,18 @@ class TorchLearner(PolicyClient):
                     code="E_HEAD_MISMATCH",
                 )
         while True:
-            report = self._try_update(terms)
-            if report is not None:
-                return report
+            plan = plan_update(terms, micro_tokens=self.scorer.micro_tokens, shared=self.scorer.shared)
+            try:
+                report = self.apply_plan(plan)
+                break
+            except MEMORY_ERRORS as error:  # nothing has changed
+                sequences_of_batches = []
+                for planned in plan:
+                    for batch in planned.batches:
+                        sequences_of_batches.append(full_sequences([planned.term.samples[i] for i in batch]))
+                self.scorer.halve_batches(sequences_of_batches, error)  # raises ``error`` if no batch can be halved
+            # Behind the handler, where ``error`` no longer holds the tensors of its frames.
             release_gpu_cache(self.scorer.device)
-
-    def _try_update(self, terms: Sequence[LossTerm]) -> UpdateReport | None:
-        """The report of one update; None if memory ran out, and then nothing has changed."""
-        plan = plan_update(terms, micro_tokens=self.scorer.micro_tokens, shared=self.scorer.shared)
-        try:
-            report = self.apply_plan(plan)
-        except MEMORY_ERRORS as error:
-            sequences_of_batches = []
-            for planned in plan:
-                for batch in planned.batches:
-                    sequences_of_batches.append(full_sequences([planned.term.samples[i] for i in batch]))
-            self.scorer.halve_batches(sequences_of_batches, error)  # raises ``error`` if no batch can be halved
-            return None
 
         oom_count = self.scorer.oom_count
         self.scorer.oom_count = 0
@@ -414,7 +409,7 @@ def inner_products(running_sums: Sequence[Gradients], device: torch.device) -> t
     n_terms = len(running_sums)
     products = torch.zeros(n_terms, n_terms, dtype=torch.float64, device=sum_device)
     for sums in zip(*running_sums, strict=True):  # one parameter at a time
-        gradients = []  # of each term, for this parameter
+        gradients = []  # each term's gradient of this parameter
         previous = None
         for running_sum in sums:
             if previous is None or running_sum is None:

@@ -114,10 +114,25 @@ class Scorer:
 
         ``context_tokens``: of each sequence, the tokens between its sampled ones. If memory runs out, everything is
         computed again in smaller passes (``halve_batches``)."""
+        context = context_tokens or [()] * len(sequences)
+        inputs_to_plan = []  # (prompt ids, sampled ids with the context between them)
+        for (prompt_ids, token_ids), own_context in zip(sequences, context, strict=True):
+            ids, _ = with_context(token_ids, own_context)
+            inputs_to_plan.append((prompt_ids, ids))
+        self.model.eval()
         while True:
-            results = self._try_logprobs(sequences, temperature, context_tokens)
-            if results is not None:
-                return results
+            plan = batches_of(inputs_to_plan, micro_tokens=self.micro_tokens, shared=self.shared)
+            try:
+                results = self._run_passes(plan, sequences, temperature, context)
+            except MEMORY_ERRORS as error:
+                passes = []
+                for indices in plan:
+                    passes.append([sequences[i] for i in indices])
+                self.halve_batches(passes, error)
+            else:
+                return self.complete_logprobs(results)
+            # Behind the handler, where ``error`` no longer holds the tensors of its frames.
+            release_gpu_cache(self.device)
 
     def halve_batches(self, passes: Sequence[Sequences], error: BaseException) -> None:
         """Lower ``micro_tokens`` after memory ran out in one of these passes, to half of the tokens of the largest pass
@@ -143,46 +158,30 @@ class Scorer:
         self.micro_tokens = max(1, min(self.micro_tokens, max(tokens_of_passes)) // 2)
         self.oom_count += 1
 
-    def _try_logprobs(
-        self, sequences: Sequences, temperature: float, context_tokens: Sequence[ContextTokens]
-    ) -> list[torch.Tensor] | None:
-        """The log-probabilities of each sequence; None if memory ran out."""
-        context = context_tokens or [()] * len(sequences)
-        inputs_to_plan = []  # (prompt ids, sampled ids with the context between them)
-        for (prompt_ids, token_ids), own_context in zip(sequences, context, strict=True):
-            ids, _ = with_context(token_ids, own_context)
-            inputs_to_plan.append((prompt_ids, ids))
-        plan = batches_of(inputs_to_plan, micro_tokens=self.micro_tokens, shared=self.shared)
+    def _run_passes(
+        self,
+        plan: Sequence[tuple[int, ...]],
+        sequences: Sequences,
+        temperature: float,
+        context_tokens: Sequence[ContextTokens],
+    ) -> list[torch.Tensor]:
+        """The log-probabilities of each sequence, after a forward pass over each batch of the plan."""
         results = [torch.zeros(len(token_ids)) for _, token_ids in sequences]
-        self.model.eval()
-        try:
-            with self.without_gradient():
-                for indices, is_counted in self.local_batches(plan):
-                    batch_sequences = [sequences[i] for i in indices]
-                    batch_context = [context[i] for i in indices]
-                    forward_input = forward_input_of(
-                        batch_sequences,
-                        [temperature] * len(batch_sequences),
-                        context_tokens=batch_context,
-                        shared=self.shared,
-                    )
-                    predictions, _ = self.predict(move_to(forward_input, self.device))
-                    if not is_counted:  # a batch that is repeated, as all ranks run the same number of passes
-                        continue
-                    on_cpu = predictions.float().cpu()
-                    for b, i in enumerate(indices):
-                        results[i] = on_cpu[b, : len(results[i])].clone()
-        except MEMORY_ERRORS as error:
-            passes = []
-            for indices in plan:
-                passes.append([sequences[i] for i in indices])
-            self.halve_batches(passes, error)
-        else:
-            return self.complete_logprobs(results)
-
-        # Behind the handler, where ``error`` no longer holds the tensors of its frames.
-        release_gpu_cache(self.device)
-        return None
+        with self.without_gradient():
+            for indices, is_counted in self.local_batches(plan):
+                forward_input = forward_input_of(
+                    [sequences[i] for i in indices],
+                    [temperature] * len(indices),
+                    context_tokens=[context_tokens[i] for i in indices],
+                    shared=self.shared,
+                )
+                predictions, _ = self.predict(move_to(forward_input, self.device))
+                if not is_counted:  # a batch that is repeated, as all ranks run the same number of passes
+                    continue
+                on_cpu = predictions.float().cpu()
+                for b, i in enumerate(indices):
+                    results[i] = on_cpu[b, : len(results[i])].clone()
+        return results
 
     # -- ``fsdp.py`` overrides these for models in shards.
 

@@ -42,7 +42,7 @@ class Optimizer:
 
     def __init__(self, parts: Sequence[torch.optim.Optimizer]) -> None:
         self.parts = tuple(parts)
-        self._rates = [_rates_of(part) for part in parts]  # of each part, the learning rate of each parameter group
+        self._rates = [_rates_of(part) for part in parts]  # for each part the learning rates of its parameter groups
 
     def parameters(self) -> Iterable[nn.Parameter]:
         for part in self.parts:

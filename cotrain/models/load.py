@@ -38,7 +38,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from cotrain.core.errors import ModelError
+from cotrain.core.errors import ModelError, nearest_name
 from cotrain.core.shipped import SHIPPED, SHIPPED_BASE, how_to_get, is_shipped, shipped_folder
 from cotrain.core.verbosity import shows_progress
 from cotrain.models import nanochat_gpt as nanochat_gpt  # registers its classes with transformers
@@ -398,9 +398,11 @@ def _fetch_model(name: str | os.PathLike[str], *, code: bool = False) -> Path:
 
 def unreachable_error(name: str, error: Exception) -> ModelError:
     """The error for a model of the Hub that can be neither downloaded nor found in the cache."""
+    near = nearest_name(name, SHIPPED)
+    hint = f"did you mean {near!r}? Else check" if near else "check"
     return ModelError(
         f"model {name!r}: neither a directory, nor in the local cache, nor to be had from the Hub "
-        f"({first_line(error)}); check the name and the network (shipped models: {', '.join(SHIPPED)})",
+        f"({first_line(error)}); {hint} the name and the network (shipped models: {', '.join(SHIPPED)})",
         code="E_MODEL_NOT_FOUND",
     )
 

@@ -33,7 +33,8 @@ from cotrain.core.errors import ConfigError, DataError, TooLong
 from cotrain.core.seeding import rng_of
 from cotrain.core.statistics import Estimate, wilson_interval
 from cotrain.core.verbosity import count_of
-from cotrain.data.malformed_rows import Quarantine, numbered_lines, parse_rows
+from cotrain.data.malformed_rows import Quarantine
+from cotrain.data.read_rows import numbered_lines, parse_rows
 from cotrain.models.load import load_model
 
 SUITE = "core"

@@ -28,10 +28,12 @@ from typing import Any
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.input_files import MOST_ROW, lines_of_file
 from cotrain.core.seeding import rng_of
-from cotrain.data.columns import BOM, SPEAKERS, whole_text
-from cotrain.data.malformed_rows import Quarantine, numbered_lines, parse_rows
+from cotrain.data.columns import SPEAKERS
+from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.marks import check_message_marks, check_row_marks
 from cotrain.data.preferences import REPLIES, read_chat
+from cotrain.data.read_rows import numbered_lines, parse_rows
+from cotrain.data.row_files import BYTE_ORDER_MARK, whole_text
 from cotrain.data.unread_columns import (
     check_lost_parts,
     columns_note,
@@ -231,7 +233,7 @@ def _read_paragraphs(path: Path) -> Iterator[str]:
                 raise DataError(
                     f"{path}: a paragraph of more than {MOST_ROW} bytes; part it by empty lines", code="E_ROW_TOO_LARGE"
                 )
-            text = (line.removeprefix(BOM) if at == 0 else line).decode("utf-8")
+            text = (line.removeprefix(BYTE_ORDER_MARK) if at == 0 else line).decode("utf-8")
             at += len(line)
             for each in io.StringIO(text, newline=None):  # \r and \r\n are line breaks too
                 if each != "\n":
@@ -286,7 +288,7 @@ def parse_text_row(fields: dict[str, Any], place: str) -> TextRow:
 
 def _running_text(fields: dict[str, Any], place: str) -> TextRow:
     where = f"{place}, column 'text'"
-    check_lost_parts(fields, ["text"], place, whole=True)
+    check_lost_parts(fields, ["text"], place, is_conversation=True)
     check_row_marks(fields, place)
     text = fields["text"]
     if not isinstance(text, str) or not text:
@@ -297,7 +299,7 @@ def _running_text(fields: dict[str, Any], place: str) -> TextRow:
 def _dialogue(fields: dict[str, Any], column: str, place: str) -> TextRow:
     """A conversation of which every reply is learned."""
     where = f"{place}, column {column!r}"
-    check_lost_parts(fields, [column], place, whole=True)
+    check_lost_parts(fields, [column], place, is_conversation=True)
     check_row_marks(fields, place)
     turns = fields[column]
     if not isinstance(turns, list) or not turns:

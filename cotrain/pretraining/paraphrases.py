@@ -25,9 +25,11 @@ from cotrain.core.seeding import seed_of
 from cotrain.core.shipped import SHIPPED_LANGUAGE_MODELS
 from cotrain.core.types import ParseFailure, Sampling, Task
 from cotrain.core.verbosity import ProgressPrinter
-from cotrain.data.columns import Row, normal_question, row_of
+from cotrain.data.columns import Row, row_of
 from cotrain.data.files import SPLITS, cut_into_splits, task_of
-from cotrain.data.malformed_rows import Quarantine, RefusedRow, numbered_lines, parse_rows
+from cotrain.data.malformed_rows import Quarantine, RefusedRow
+from cotrain.data.question_text import normal_question
+from cotrain.data.read_rows import numbered_lines, parse_rows
 from cotrain.distributed.local import LocalBackend
 from cotrain.grading.pool import AnswerGrader
 from cotrain.pretraining.solutions import CHUNK
@@ -71,7 +73,7 @@ def read_problems(path: str, question: str, answer: str) -> list[ProblemRow]:
     is_split = Path(path).name.partition(".")[0] in SPLITS
 
     def read(fields: dict[str, Any], where: str) -> ProblemRow:
-        row = row_of(fields, question, answer, where, unanswered=True)
+        row = row_of(fields, question, answer, where, may_lack_answer=True)
         return ProblemRow(where=where, fields=fields, row=row, held_out=False)
 
     problems = parse_rows(numbered_lines(Path(path)), read)

@@ -43,7 +43,7 @@ from cotrain.rollout.fixed_solutions import verifier_fields
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.reviews import fields_for, review
 from cotrain.rollout.role import Role, Turn
-from cotrain.rollout.runner import Roles, RolloutRunner
+from cotrain.rollout.runner import JointProgress, Roles, RolloutRunner
 from cotrain.rollout.verifier_roles import verifier_role
 from cotrain.storage.kept_work import KeptWork
 
@@ -142,7 +142,7 @@ def own_reviews(
     opened = open_runner(model, path, roles_by_name, device=device, seed=seed, aside=aside, say=say)
     with opened as (tasks, runner):
         pace = ProgressPrinter(samples * len(tasks), "{} solutions drawn and reviewed", say)
-        runner.progress = lambda total: pace.add
+        runner.progress = JointProgress(pace)
         for start, chunk in in_chunks(tasks):
             make = partial(_review_chunk, runner, chunk, form, reviews, step=-1 - start, samples=samples)
             outcome = make() if work is None else work.part(f"problems from {start}", make)

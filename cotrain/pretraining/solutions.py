@@ -30,10 +30,11 @@ from cotrain.core.notes import CORRECT, FAILURE
 from cotrain.core.seeding import seed_of
 from cotrain.core.types import Episode, Task
 from cotrain.core.verbosity import ProgressPrinter, count_of
-from cotrain.data.columns import ANY, SPEAKERS, Row, behind_system, field_of, row_of, system_of, without_calculator
+from cotrain.data.columns import ANY, SPEAKERS, Row, field_of, row_of, system_of, with_system_text, without_calculator
 from cotrain.data.files import task_of
-from cotrain.data.malformed_rows import Quarantine, numbered_lines, parse_rows
+from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.marks import check_message_marks, check_row_marks
+from cotrain.data.read_rows import numbered_lines, parse_rows
 from cotrain.data.unread_columns import (
     check_lost_parts,
     columns_note,
@@ -53,7 +54,7 @@ from cotrain.prompts.templates import SOLVE_FULL, fill_template
 from cotrain.rollout.common_roles import is_terse, solver
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Roles, RolloutRunner, grade_async
+from cotrain.rollout.runner import JointProgress, Roles, RolloutRunner
 from cotrain.runs.choose_formats import STEP as LOOK
 from cotrain.runs.choose_formats import SampledText, ask_solver, read_texts, spread_indices
 from cotrain.storage.kept_work import KeptWork
@@ -113,7 +114,7 @@ def own_solutions(
     lost_reasons = Counter[str]()
     with open_runner(model, path, {"solver": role}, device=device, seed=seed, aside=aside, say=say) as (tasks, runner):
         pace = ProgressPrinter(samples * len(tasks), "{} answers drawn", say)
-        runner.progress = lambda total: pace.add
+        runner.progress = JointProgress(pace)
         for start, chunk in in_chunks(tasks):
             make = partial(_solve_chunk, runner, role, chunk, step=-1 - start, samples=samples)
             solutions = make() if work is None else work.part(f"problems from {start}", make)
@@ -176,7 +177,7 @@ def open_runner(
     policies = PolicyStore(backend.open({"solver": frozen(model)}, seed=seed))
     sample_seed = seed_of("samples", seed)
     try:
-        yield tasks, RolloutRunner(backend.engine, policies.renderers, roles, sample_seed, grader=grade_async)
+        yield tasks, RolloutRunner(backend.engine, policies.renderers, roles, sample_seed)
     finally:
         grader.close()
 
@@ -254,7 +255,7 @@ def _solver_conversation(role: Role, problem: str, text: str) -> Item:
 
 def _gold_conversation(row: WorkedRow, role: Role) -> Item:
     """The worked text of a row as this role will be asked for it and read."""
-    problem = behind_system(row.system, row.problem)
+    problem = with_system_text(row.system, row.problem)
     text = _free_solution(row, role) if role.is_free_form else _tagged_solution(row)
     return _solver_conversation(role, problem, text)
 
@@ -348,11 +349,11 @@ def _parse_reply(row: dict[str, Any], where: str) -> WorkedRow:
         read = [column]
     else:
         prompt = "~question" if "instruction" in row else "prompt|question|problem"
-        asked, problem = field_of(row, prompt, where, numbers=False)
-        work = field_of(row, "completion", where, numbers=False)[1]
+        asked, problem = field_of(row, prompt, where, is_answer=False)
+        work = field_of(row, "completion", where, is_answer=False)[1]
         system = system_of(row, asked, where)
         read = [*asked.split("+"), "completion"]
-    check_lost_parts(row, read, where, whole=is_dialogue)
+    check_lost_parts(row, read, where, is_conversation=is_dialogue)
     answer = _answer_in(work)
     if answer is None:
         raise DataError(

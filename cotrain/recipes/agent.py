@@ -1,6 +1,6 @@
-"""An agent of your own is the rollout: any program that speaks OpenAI's protocol is given a problem, a base URL and a
-key, asks the roles as often as it likes, and ends with an answer. What it is worth is the reward of all that was
-sampled for it.
+"""An agent of your own is the rollout: any program that speaks OpenAI's protocol. It is given a problem, a base URL and
+a key, asks the roles as often as it likes, and ends with an answer. The reward of the answer is the reward of every
+turn that was sampled on the way to it.
 
 The agent is a function, ``--agent my_agent.py:solve``, or a command, ``--command "python my_agent.py"``. The role is
 the ``model`` of a request: ``--models planner,coder`` has two, each with a policy of its own. The policies learn by
@@ -21,7 +21,6 @@ from typing import Any
 from cotrain import (
     GRPO,
     ConfigError,
-    Phase,
     Recipe,
     Role,
     Roles,
@@ -30,7 +29,7 @@ from cotrain import (
     Signal,
     Task,
     Turn,
-    alternate,
+    constant_schedule,
     gives,
     recipe,
 )
@@ -45,20 +44,23 @@ from cotrain.envs.agent.rollout import Rollout
 from cotrain.formats.answers import final_answer
 from cotrain.formats.solutions import write_solution
 from cotrain.metrics.heldout import measure_metadata
+from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.role import LARGEST, as_reward
 
-Reward = Callable[[Task, Any], Any]  # (task, answer) → a number, or a number for each role
-EARNED = Signal("rollout_reward", meaning="what a role earned for the rollout of an agent")
-EARNINGS = Metadata[float]("rollout_reward", float, "what the role earned for the rollout; 0 where that failed")
-UNPAID = "reward: no number for this role"
+RewardFunction = Callable[[Task, Any], Any]  # (task, answer) → a number, or a number for each role
+RESERVED = frozenset(("reference", "others"))  # names of policies that the recipe adds to those of the roles
+
+ROLLOUT_REWARD = Signal("rollout_reward", meaning="what a role earned for the rollout of an agent")
+ROLLOUT_VALUE = Metadata[float]("rollout_reward", float, "what the role earned for the rollout; 0 where that failed")
 SEQUENCES = Metadata[int](
-    "sequences", int, "training sequences of the role in the rollout: 1 where each prompt extends"
+    "sequences", int, "training sequences of the role in the rollout: 1 where each prompt extends the one before"
 )
+NO_REWARD = "reward: no number for this role"
 
 
 def make_agent_protocol(
     program: Agent | Sequence[str],
-    reward: Reward | None,
+    reward: RewardFunction | None,
     models: tuple[str, ...],
     *,
     requests: int,
@@ -67,70 +69,111 @@ def make_agent_protocol(
     at_once: int,
     learners: Collection[str] | None = None,
 ) -> RolloutFn:
-    """The protocol that runs the agent, to learn from and to measure. ``learners``: the roles that a reward has to
-    pay, by default all."""
-    to_be_paid = set(models if learners is None else learners)
-    folder = os.getcwd()  # relative names in a command mean what they mean now
-    slots: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
+    """The protocol that runs the agent, in training and in evaluation.
 
-    @gives(*(EARNED.to(name) for name in models))
+    Args:
+        program: the function, or the words of the command.
+        reward: pays the roles; None: the grader of the task does.
+        models: names of the roles.
+        requests: most requests of a rollout.
+        seconds: most seconds of a rollout, those in which models answer not counted.
+        max_tokens: most tokens of an answer.
+        at_once: most programs that run at a time.
+        learners: roles that need a reward. A turn of such a role fails where ``reward`` names none for it. By default
+            all roles.
+    """
+    roles_to_reward = set(models)
+    if learners is not None:
+        roles_to_reward = set(learners)
+    folder = os.getcwd()  # relative names in a command mean what they mean now
+
+    # Training and evaluation may run in different event loops, and a semaphore belongs to one loop.
+    program_slots: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
+
+    def program_slot() -> asyncio.Semaphore:
+        loop = asyncio.get_running_loop()
+        if loop not in program_slots:
+            program_slots[loop] = asyncio.Semaphore(at_once)
+        return program_slots[loop]
+
+    @gives(*(ROLLOUT_REWARD.to(name) for name in models))
     async def play_agent(task: Task, roles: Roles) -> None:
         if reward is None and not task.gradable:
             raise ConfigError(
                 f"agent: nothing grades {task.id}; give --reward my_file.py:function", code="E_NOTHING_GRADES"
             )
-        rollout = Rollout(roles, models, requests, max_tokens)
-        earned = dict[str, float]()
-        failure = None
-        from cotrain.envs.agent.server import agent_server  # starlette is for those who serve
+        # Imported here, because it loads starlette, which no other recipe needs.
+        from cotrain.envs.agent.server import agent_server
 
+        rollout = Rollout(roles, models, requests, max_tokens)
+        rewards: dict[str, float] = {}
+        failure = None
         try:
-            async with slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(at_once)):
+            async with program_slot():
                 answer = await rollout.run(agent_server(), program, task.prompt, seconds, folder)
-            earned = await compute_rewards(task, roles, answer, reward, models)
+            rewards = await compute_rewards(task, roles, answer, reward, models)
         except AgentFailed as error:
             failure = str(error)
 
-        turns_by_role: dict[str, list[Turn]] = {}
-        for name, chats in rollout.chats.items():
-            turns_by_role[name] = []
-            for chat in chats:
-                turns_by_role[name] += chat.turns
-        if not any(turns_by_role.values()):
-            raise AgentFailed(failure or "agent: no request")
+        if not any(chat.turns for chats in rollout.chats.values() for chat in chats):
+            raise AgentFailed(failure or "agent: no request")  # ends the episode: it has no turn that could fail
 
         for name, chats in rollout.chats.items():
-            turns = turns_by_role[name]
-            is_unpaid = name in to_be_paid and name not in earned
-            reason = failure or (UNPAID if is_unpaid else None)
-            n_sequences = sum(turn.first is turn for turn in turns)
-            for turn in turns:
-                turn.add_metadata(SEQUENCES, n_sequences)
-                if reason is not None:
-                    turn.fail(reason)
-                    turn.add_metadata(EARNINGS, 0.0)
-                elif name in earned:
-                    turn.add_metadata(EARNINGS, earned[name])
-            if name in earned:
-                for chat in chats:
-                    if chat.turns:
-                        chat.reward(EARNED, earned[name])
+            count_sequences(chats)
+            if failure is not None:
+                fail_role(chats, failure)
+            elif name in rewards:
+                reward_role(chats, rewards[name])
+            elif name in roles_to_reward:
+                fail_role(chats, NO_REWARD)
 
     return play_agent
 
 
+def turns_of(chats: Sequence[Conversation]) -> list[Turn]:
+    """All turns of a role's conversations."""
+    return [turn for chat in chats for turn in chat.turns]
+
+
+def count_sequences(chats: Sequence[Conversation]) -> None:
+    """Note how many training sequences a role's conversations have become."""
+    turns = turns_of(chats)
+    n_sequences = sum(turn.first is turn for turn in turns)  # ``Turn.first``: the one that begins its sequence
+    for turn in turns:
+        turn.add_metadata(SEQUENCES, n_sequences)
+
+
+def reward_role(chats: Sequence[Conversation], value: float) -> None:
+    """Give every conversation of a role the reward of the rollout."""
+    for chat in chats:
+        for turn in chat.turns:
+            turn.add_metadata(ROLLOUT_VALUE, value)
+        if chat.turns:
+            chat.reward(ROLLOUT_REWARD, value)
+
+
+def fail_role(chats: Sequence[Conversation], reason: str) -> None:
+    """Nothing is learned from these conversations, and the reason is counted."""
+    for turn in turns_of(chats):
+        turn.fail(reason)
+        turn.add_metadata(ROLLOUT_VALUE, 0.0)
+
+
 async def compute_rewards(
-    task: Task, roles: Roles, answer: Any, reward: Reward | None, models: tuple[str, ...]
+    task: Task, roles: Roles, answer: Any, reward: RewardFunction | None, models: tuple[str, ...]
 ) -> dict[str, float]:
     """Return the reward of each role: that of ``reward``, or else 1 for a right answer and 0 for a wrong one. Raises
     AgentFailed."""
     if reward is not None:
-        return ask_reward(reward, task, answer, models)
+        return call_reward(reward, task, answer, models)
+
     text = text_of_answer(answer)
     if not text:
         raise AgentFailed("agent: no answer")
-    said = final_answer(text) or text
-    grade = await roles.grade(task, text if task.whole else write_solution((said,), said))
+    if not task.whole:  # graders of short answers read a solution in tags; others read the whole text
+        short_answer = final_answer(text) or text
+        text = write_solution((short_answer,), short_answer)
+    grade = await roles.grade(task, text)
     if grade.value is None:
         raise AgentFailed(grade.reason or "ungraded")
     return dict.fromkeys(models, float(grade.value))
@@ -146,22 +189,27 @@ def text_of_answer(answer: Any) -> str:
         raise AgentFailed(failure_reason("agent", error)) from error
 
 
-def ask_reward(reward: Reward, task: Task, answer: Any, models: tuple[str, ...]) -> dict[str, float]:
+def call_reward(reward: RewardFunction, task: Task, answer: Any, models: tuple[str, ...]) -> dict[str, float]:
     """Return the reward that the user's function gives each role. Raises AgentFailed."""
     try:
-        value: Any = reward(task, answer)
-        values: dict[str, Any] = dict(value) if isinstance(value, Mapping) else dict.fromkeys(models, value)
-        are_numbers = values.keys() <= set(models) and all(hasattr(one, "__float__") for one in values.values())
+        result: Any = reward(task, answer)
+        values: dict[str, Any] = dict(result) if isinstance(result, Mapping) else dict.fromkeys(models, result)
+        are_roles = values.keys() <= set(models)
+        are_numbers = all(hasattr(value, "__float__") for value in values.values())
     except INTERRUPTS:
         raise
     except BaseException as error:
         raise AgentFailed(failure_reason("reward", error)) from error
-    if not are_numbers:
+    if not (are_roles and are_numbers):
         raise AgentFailed("reward: expected a number, or a number for each role")
-    earned = {name: as_reward(one) for name, one in values.items()}
-    if None in earned.values():
-        raise AgentFailed(f"reward: expected finite numbers within ±{LARGEST:g}")
-    return {name: number for name, number in earned.items() if number is not None}
+
+    rewards: dict[str, float] = {}
+    for name, value in values.items():
+        number = as_reward(value)
+        if number is None:
+            raise AgentFailed(f"reward: expected finite numbers within ±{LARGEST:g}")
+        rewards[name] = number
+    return rewards
 
 
 @recipe(kl=0.0, tasks_per_step=8)
@@ -169,8 +217,8 @@ def agent(
     run: RunConfig,
     *,
     agent: str | Agent | None = None,  # the program: my_agent.py:function of problem, base_url, api_key
-    command: str | None = None,  # or a command that reads the problem and prints the answer: "python my_agent.py"
-    reward: str | Reward | None = None,  # pays instead of the grader: my_file.py:function of task, answer
+    command: str | None = None,  # command that reads the problem and prints the answer: "python my_agent.py"
+    reward: str | RewardFunction | None = None,  # reward instead of the grader: my_file.py:function of task, answer
     models: str = "solver",  # names that the agent may ask for, with commas between, each a policy
     shared: bool = False,  # one policy for all of them that learn
     learns: str | None = None,  # names that learn, with commas between; by default all
@@ -179,21 +227,15 @@ def agent(
     at_once: Positive = 64,  # agents that run at a time
     max_tokens: Positive = 512,  # tokens of an answer, at most
 ) -> Recipe:
-    assert not isinstance(agent, str) and not isinstance(reward, str)  # the recipe has loaded them
+    assert not isinstance(agent, str) and not isinstance(reward, str)  # ``@recipe`` has loaded FILE.py:FUNCTION
     if reward is not None:
         check_called_with("reward of agent", reward, "task", "answer")
     names = [name.strip() for name in models.split(",")]
     learners = [name.strip() for name in learns.split(",")] if learns else names
-    for name in learners:
-        if name not in names:
-            raise UnknownName("model of agent", name, names)
+    check_names(models, names, learners)
     if seconds <= 0.0:
         raise ConfigError(f"agent: seconds is {seconds:g}; expected more than 0", code="E_SETTING_RANGE")
-    if len(set(names) - {"reference", "others"}) < len(names):  # these are policies of the recipe
-        raise ConfigError(
-            f"agent: models is {models!r}; expected each name once, and neither reference nor others",
-            code="E_AGENT_MODELS",
-        )
+
     protocol = make_agent_protocol(
         find_program(agent, command),
         reward,
@@ -206,18 +248,37 @@ def agent(
     )
 
     policies, policy_of_role = cast_roles(run, names, learners, shared=shared)
-    algorithm = GRPO(reward_weights={EARNED: 1.0}, kl=run.kl_penalty())
+    sampling = Sampling(max_tokens=max_tokens)
+    roles = {}
+    for name, policy in policy_of_role.items():
+        roles[name] = Role(policy=policy, prompt="{problem}", sampling=sampling)
+
+    algorithm = GRPO(reward_weights={ROLLOUT_REWARD: 1.0}, kl=run.kl_penalty())
     objectives = team_objectives(learners, algorithm, shared=shared)
-    low, high = (0.0, 1.0) if reward is None else (-float("inf"), float("inf"))
+
+    # The range of a reward gives its interval in evaluations.
+    low, high = -float("inf"), float("inf")
+    if reward is None:
+        low, high = 0.0, 1.0
     return run.recipe(
         "agent-shared" if shared else "agent",
         policies=policies,
-        roles={
-            name: Role(policy=policy, prompt="{problem}", sampling=Sampling(max_tokens=max_tokens))
-            for name, policy in policy_of_role.items()
-        },
+        roles=roles,
         objectives=objectives,
-        schedule=alternate(Phase(name="play", protocol=protocol, objectives=tuple(objectives)), ratio=(1,)),
+        schedule=constant_schedule(protocol, *objectives, name="play"),
         evaluate=protocol,
-        measures=tuple(measure_metadata(name, EARNINGS, low=low, high=high) for name in names),
+        measures=tuple(measure_metadata(name, ROLLOUT_VALUE, low=low, high=high) for name in names),
     )
+
+
+def check_names(models: str, names: Sequence[str], learners: Sequence[str]) -> None:
+    """Raise UnknownName for a learner that is no role, ConfigError for names that policies cannot have."""
+    for name in learners:
+        if name not in names:
+            raise UnknownName("model of agent", name, names)
+    has_repeats = len(set(names)) < len(names)
+    if has_repeats or not RESERVED.isdisjoint(names):
+        raise ConfigError(
+            f"agent: models is {models!r}; expected each name once, and neither reference nor others",
+            code="E_AGENT_MODELS",
+        )

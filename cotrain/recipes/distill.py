@@ -1,10 +1,12 @@
 """On-policy distillation: the student writes the answers, and a teacher says how likely it finds each of their tokens.
 
-The student is pulled to the teacher at every token that it sampled itself: the policy gradient of the per-token reverse
-KL divergence, log π(token) − log π_teacher(token), without credit for later tokens (MiniLLM, arXiv 2306.08543; GKD,
-arXiv 2306.13649, with λ = 1; Qwen3, arXiv 2505.09388, §4.5). As a loss that is half of the squared difference of the
-two log-probabilities (``k2``). Every token is taught, so an answer needs no group and no grade: ``outcome=0`` learns
-from problems without answers too (``--labelled answers``).
+At every token y_t that the student sampled, the gradient is that of the reverse KL divergence to the teacher, without
+credit for later tokens (MiniLLM, arXiv 2306.08543; GKD, arXiv 2306.13649, with λ = 1; Qwen3, arXiv 2505.09388, §4.5):
+
+    k2 = ½ (log π(y_t) − log π_teacher(y_t))²        a loss whose gradient is (log π − log π_teacher) ∇ log π
+
+The teacher has something to say of every token, so an answer needs no grade and no other answers to be compared with:
+``outcome=0`` learns from problems without answers too (``--labelled answers``).
 
 ``outcome=1`` adds GRPO's advantage from the graded answer. Control: ``pull=0`` with ``outcome=1`` is GRPO on the same
 answers. The teacher must have the student's tokens.
@@ -37,8 +39,8 @@ def distill(
     run: RunConfig,
     *,
     teacher: str = "shipped-checker",  # the model that is learned from
-    pull: Weight = 1.0,  # weight of the pull towards it
-    outcome: Weight = 0.0,  # weight of the graded answer beside it
+    pull: Weight = 1.0,  # weight of the pull towards the teacher
+    outcome: Weight = 0.0,  # weight of the graded answer beside that pull
 ) -> Recipe:
     if max(pull, outcome) == 0:
         raise ConfigError(
@@ -47,10 +49,12 @@ def distill(
     reward_weights = {OUTCOME: outcome} if outcome else {}
     policies = {"generator": run.learner()}
     if pull:
-        # Groups without spread stay: the pull teaches something of them too.
-        to_teacher = KLPenalty("teacher", pull, "k2")
-        algorithm = GRPO(reward_weights=reward_weights, kl=to_teacher, edit_after=())
         policies["teacher"] = frozen(teacher)
+        algorithm = GRPO(
+            reward_weights=reward_weights,
+            kl=KLPenalty(to="teacher", weight=pull, estimator="k2"),
+            edit_after=(),  # GRPO's own edit drops groups whose answers are all right or all wrong; these have a KL
+        )
     else:
         algorithm = GRPO(reward_weights=reward_weights)
 
@@ -60,8 +64,9 @@ def distill(
         name = "distill-outcome"
     else:
         name = "distill-none"
-    unlabelled = 0.0 if outcome else run.unlabelled_share()
 
+    # The share of a step's problems that are drawn from those without answers.
+    unlabelled = 0.0 if outcome else run.unlabelled_share()
     return run.recipe(
         name,
         policies=policies,

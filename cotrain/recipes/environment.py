@@ -5,10 +5,12 @@ An environment says who speaks when and who earns what; each of its agents is a 
 the seat earned (GRPO). ``shared`` has one policy play all seats, as prime-rl trains them. Seats that the environment
 calls untrainable, such as a simulated user, stay as they were.
 
-What a seat earned in the ``group_size`` episodes of a task is compared, though it may have been asked different things
-in them (``compare="seat"``): one value an episode, the mean over its conversations, and all of them learn from it. With
-"prompt" each conversation is compared, with those that began with the same words, so that a seat which is asked
-something new each time learns nothing.
+Each task is played in ``group_size`` episodes, whose rewards are compared in one of two ways:
+
+- ``compare="seat"``: a seat's reward in an episode, the mean over its conversations, against its rewards in the other
+  episodes of the task. All of its conversations learn from this one advantage, whatever the seat was asked in them.
+- ``compare="prompt"``: the reward of each conversation, against those whose first prompt is the same. A seat that is
+  asked something new each time learns nothing.
 
 Control: ``learns`` names the seats that learn, and the others stay frozen. Left out: tools that run in another process,
 containers, judge models (refused by name), the environment's own retries and time limits.
@@ -16,11 +18,11 @@ containers, judge models (refused by name), the environment's own retries and ti
 
 from __future__ import annotations
 
-from cotrain import GRPO, ConfigError, Phase, Recipe, Role, RunConfig, Sampling, alternate, recipe
+from cotrain import GRPO, ConfigError, Recipe, Role, RunConfig, Sampling, constant_schedule, recipe
 from cotrain.config.team import cast_roles, team_objectives
 from cotrain.core.arguments import Positive
 from cotrain.core.errors import UnknownName
-from cotrain.envs.played import EARNED, EARNINGS, Compare, PlayedTasks
+from cotrain.envs.played import SEAT_REWARD, SEAT_REWARD_VALUE, Compare, PlayedTasks
 from cotrain.metrics.heldout import measure_metadata
 
 
@@ -41,34 +43,38 @@ def environment(
             "environment of its own, environment:ENV+TASKSET, or openenv:FILE.py:CLASS, an environment of OpenEnv",
             code="E_ENVIRONMENT_NOT_NAMED",
         )
-    may_learn = source.seats()  # seat → whether it may learn
+    trainable = source.seats()  # seat → whether the environment lets it learn
+    seats = tuple(trainable)
     if learns:
-        learners = [name.strip() for name in learns.split(",")]
+        learners = [seat.strip() for seat in learns.split(",")]
     else:
-        learners = [name for name, may in may_learn.items() if may]
-    for name in learners:
-        if name not in may_learn:
-            raise UnknownName(f"seat of {source.name}", name, may_learn)
+        learners = [seat for seat in seats if trainable[seat]]
+    for seat in learners:
+        if seat not in seats:
+            raise UnknownName(f"seat of {source.name}", seat, seats)
     if not learners:
         raise ConfigError(
-            f"environment: no seat of {source.name} may learn ({', '.join(may_learn)}); name one in learns",
+            f"environment: no seat of {source.name} may learn ({', '.join(seats)}); name one in learns",
             code="E_NO_SEAT_LEARNS",
         )
 
-    policies, policy_of_seat = cast_roles(run, may_learn, learners, shared=shared)
-    algorithm = GRPO(reward_weights={EARNED: 1.0}, kl=run.kl_penalty())
+    policies, policy_of_seat = cast_roles(run, seats, learners, shared=shared)
+    sampling = Sampling(max_tokens=max_tokens)
+    roles = {}
+    for seat, policy in policy_of_seat.items():
+        roles[seat] = Role(policy=policy, prompt="{problem}", sampling=sampling)
+
+    algorithm = GRPO(reward_weights={SEAT_REWARD: 1.0}, kl=run.kl_penalty())
     objectives = team_objectives(learners, algorithm, shared=shared)
 
-    sampling = Sampling(max_tokens=max_tokens)
-    protocol = source.make_protocol(tuple(may_learn), turns, compare)
+    protocol = source.make_protocol(seats, turns, compare)
+    infinity = float("inf")  # an environment may pay any number
     return run.recipe(
         "environment-shared" if shared else "environment",
         policies=policies,
-        roles={
-            seat: Role(policy=policy, prompt="{problem}", sampling=sampling) for seat, policy in policy_of_seat.items()
-        },
+        roles=roles,
         objectives=objectives,
-        schedule=alternate(Phase(name="play", protocol=protocol, objectives=tuple(objectives)), ratio=(1,)),
+        schedule=constant_schedule(protocol, *objectives, name="play"),
         evaluate=protocol,
-        measures=tuple(measure_metadata(name, EARNINGS, low=-float("inf"), high=float("inf")) for name in may_learn),
+        measures=tuple(measure_metadata(seat, SEAT_REWARD_VALUE, low=-infinity, high=infinity) for seat in seats),
     )

@@ -58,7 +58,7 @@ from cotrain.rollout import common_roles
 def generator_verifier_critic(
     run: RunConfig,
     *,
-    critic: Literal["trained", "none"] = "trained",  # "none": the generator learns by GRPO
+    critic: Literal["trained", "none"] = "trained",  # "none": there is none, and the generator learns by GRPO
     verifier: Literal["trained", "frozen"] = "trained",  # frozen: it is never trained
     verifier_by: Literal["grpo", "ce", "dpo"] = "ce",  # algorithm of the verifier
     verifier_model: str | None = None,  # initial weights of the verifier; by default the generator's model

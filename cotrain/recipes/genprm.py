@@ -58,19 +58,19 @@ from cotrain.rollout.monte_carlo import (
     Labels,
     balanced_places,
     completer_role,
+    label_steps,
     majority_contradicts,
     review_verdicts,
-    share_right,
-    step_labels,
+    share_equal,
 )
 from cotrain.rollout.protocols import attempts
 from cotrain.rollout.reviews import TOOLS, Tool, review_all
 
-KEPT = Signal("kept", meaning="1 for a review that is to be learned, else 0")
+TO_LEARN = Signal("kept", meaning="1 for a review that is to be learned, else 0")
 CONSENSUS = Metadata[bool]("consensus", bool, "did the solution pass the filter: no majority of reviews contradicts it")
 
 
-@gives(MATCH.to("verifier"), KEPT.to("verifier"))
+@gives(MATCH.to("verifier"), TO_LEARN.to("verifier"))
 async def agreeing_reviews(
     task: Task,
     roles: Roles,
@@ -90,23 +90,25 @@ async def agreeing_reviews(
     solutions = await attempts(task, roles, samples)
     readable = [solution for solution in solutions if solution.parsed.ok]
     if balance and solutions:
-        is_right = [CORRECT.require(solution) for solution in readable]
-        kept = balanced_places(is_right, rng_of("balance", task.id, solutions[0].id))
-        readable = [readable[i] for i in kept]
+        grades = [CORRECT.require(solution) for solution in readable]
+        places = balanced_places(grades, rng_of("balance", task.id, solutions[0].id))
+        readable = [readable[i] for i in places]
 
-    labels_by_id = await step_labels(task, roles, readable, kind=labels, rollouts=rollouts, gamma=gamma)
-    labelled = [solution for solution in readable if solution.id in labels_by_id]
-    reviews_by_solution = await review_all(task, roles, labelled, n=reviews, tool=tool)
-    for solution, review_turns in zip(labelled, reviews_by_solution, strict=True):
-        labels_here = labels_by_id[solution.id]  # [K + 1] of each step, and last of the answer
-        readable_verdicts = [review_verdicts(turn) for turn in review_turns if turn.parsed.ok]
-        has_consensus = not majority_contradicts(readable_verdicts, labels_here)
+    labels_by_id = await label_steps(task, roles, readable, labels_by=labels, rollouts=rollouts, gamma=gamma)
+    solutions_with_labels = [solution for solution in readable if solution.id in labels_by_id]
+    reviews_by_solution = await review_all(task, roles, solutions_with_labels, n=reviews, tool=tool)
+    for solution, review_turns in zip(solutions_with_labels, reviews_by_solution, strict=True):
+        true_verdicts = labels_by_id[solution.id]  # [K + 1] one per step, and last that of the answer
+        verdicts_of_reviews = [review_verdicts(turn) for turn in review_turns if turn.parsed.ok]
+        has_consensus = not majority_contradicts(verdicts_of_reviews, true_verdicts)
         solution.add_metadata(CONSENSUS, has_consensus)
         passes_filter = has_consensus or not consensus
         for turn in review_turns:
-            match = share_right(review_verdicts(turn), labels_here) if turn.parsed.ok else 0.0
+            match = 0.0
+            if turn.parsed.ok:
+                match = share_equal(review_verdicts(turn), true_verdicts)
             turn.chat.reward(MATCH, match)
-            turn.chat.reward(KEPT, float(match == 1.0 and passes_filter))
+            turn.chat.reward(TO_LEARN, float(match == 1.0 and passes_filter))
 
 
 @recipe(group_size=4, without=("kl",))
@@ -145,7 +147,7 @@ def genprm(
         verifier = verifier_roles.genprm("verifier", initial_verifier, runs=tool == "python")
     else:
         verifier = verifier_roles.verifier_role("verifier", initial_verifier, review_format)
-    learn_kept_reviews = SFT(where=KEPT, at_least=1.0)
+    imitate_reviews = SFT(where=TO_LEARN, at_least=1.0)
     protocol = partial(
         agreeing_reviews,
         samples=run.group_size,
@@ -161,7 +163,7 @@ def genprm(
         "genprm" if consensus else "genprm-unfiltered",
         policies={"generator": frozen(run.model), "verifier": run.learner(initial_verifier)},
         roles={"solver": solver, "completer": completer_role(solver), "verifier": verifier},
-        objectives={"verifier": Objective(policy="verifier", role="verifier", algorithm=learn_kept_reviews)},
+        objectives={"verifier": Objective(policy="verifier", role="verifier", algorithm=imitate_reviews)},
         schedule=constant_schedule(protocol, "verifier", name="verifier", group_size=1),
         evaluate=partial(solve_then_verify, tool=tool),
         measures=measure_solver_and_verifier("verifier"),

@@ -60,7 +60,7 @@ from cotrain.metrics.heldout import measure_verifier
 from cotrain.rollout import common_roles
 from cotrain.rollout.protocols import attempts
 from cotrain.rollout.reviews import show_verdict
-from cotrain.rollout.tournament import lead_of, side_by_side
+from cotrain.rollout.tournament import margin_of_first, side_by_side
 from cotrain.rollout.verifier_roles import Comparison, comparer
 
 PAIR = "{problem}\nTwo answers:"
@@ -80,8 +80,8 @@ async def write_pairs(task: Task, roles: Roles, *, samples: Positive, pairs: Pos
     solutions = await attempts(task, roles, samples)
     different = {solution.tagged_text: solution for solution in solutions if solution.parsed.ok}
     ordered_pairs = list(permutations(different.values(), 2))
-    for first, second in _sample_pairs(ordered_pairs, pairs, "written", task):
-        await roles.author(problem=task.prompt, first=first.tagged_text, second=second.tagged_text)
+    for solution_a, solution_b in _sample_pairs(ordered_pairs, pairs, "written", task):
+        await roles.author(problem=task.prompt, first=solution_a.tagged_text, second=solution_b.tagged_text)
 
 
 @gives(WEIGHT.to("teacher"))
@@ -93,12 +93,14 @@ async def label_pairs(task: Task, roles: Roles, *, samples: Positive, pairs: Pos
     wrong = [solution for solution in solutions if not CORRECT.require(solution)]
     for better, worse in _sample_pairs(list(product(right, wrong)), pairs, "labelled", task):
         is_better_first = bool(rng_of("order", better.id, worse.id).getrandbits(1))
-        first, second = (better, worse) if is_better_first else (worse, better)
-        shown = side_by_side(roles, roles.judge, first, second)
+        solution_a, solution_b = worse, better
+        if is_better_first:
+            solution_a, solution_b = better, worse
+        fields = side_by_side(roles, roles.judge, solution_a, solution_b)
         smoothed_labels = ((is_better_first, 1.0 - smoothing), (not is_better_first, smoothing))
         for says_first, weight in smoothed_labels:
             if weight:
-                label = await roles.teacher(parent=first, problem=task.prompt, better=says_first, **shown)
+                label = await roles.teacher(parent=solution_a, problem=task.prompt, better=says_first, **fields)
                 label.reward(WEIGHT, weight)
 
 
@@ -113,8 +115,8 @@ async def compete(task: Task, roles: Roles, *, samples: Positive = 2) -> None:
     ordered_pairs = list(permutations(readable, 2))
     calls = []
     for i, j in ordered_pairs:
-        shown = side_by_side(roles, roles.judge, solutions[i], solutions[j])
-        calls.append(roles.judge(parent=solutions[i], problem=task.prompt, **shown))
+        fields = side_by_side(roles, roles.judge, solutions[i], solutions[j])
+        calls.append(roles.judge(parent=solutions[i], problem=task.prompt, **fields))
     judgements = await gather(calls)
 
     margins = dict.fromkeys(product(readable, unreadable), 1.0)  # (i, j) → how far i is ahead of j, in [−1, 1]
@@ -124,21 +126,21 @@ async def compete(task: Task, roles: Roles, *, samples: Positive = 2) -> None:
         if first_is_right != second_is_right:
             judgement.add_metadata(CORRECT, first_is_right)
         show_verdict(judgement)
-        lead = lead_of(judgement)
-        if lead is not None:
-            margins[i, j] = lead
+        margin = margin_of_first(judgement)
+        if margin is not None:
+            margins[i, j] = margin
 
     advantages = pairwise_advantages(skew_matrix(len(solutions), margins))
     for solution, advantage in zip(solutions, advantages, strict=True):
         solution.reward(PREFERRED, advantage)
 
 
-def _sample_pairs(pairs: list[tuple[Turn, Turn]], most: int, purpose: str, task: Task) -> list[tuple[Turn, Turn]]:
-    """At most ``most`` of these pairs, drawn by the ``purpose`` and the address of the first solution."""
-    if len(pairs) <= most:
+def _sample_pairs(pairs: list[tuple[Turn, Turn]], max_pairs: int, purpose: str, task: Task) -> list[tuple[Turn, Turn]]:
+    """At most ``max_pairs`` of these pairs, drawn by the ``purpose`` and the address of the first solution."""
+    if len(pairs) <= max_pairs:
         return pairs
-    first, _ = pairs[0]
-    return rng_of(purpose, task.id, first.id).sample(pairs, most)
+    first_solution, _ = pairs[0]
+    return rng_of(purpose, task.id, first_solution.id).sample(pairs, max_pairs)
 
 
 def say_letter(fields: Mapping[str, Any], rng: random.Random) -> str:

@@ -102,15 +102,15 @@ def grpo(
     run: RunConfig,
     *,
     format_reward: Weight = 0.0,  # weight of the reward for a readable solution
-    estimator: AlgorithmName = "grpo",  # compares an answer with its group
+    estimator: AlgorithmName = "grpo",  # advantage estimator: how an answer is compared with its group
     alpha: Weight = 0.1,  # weight of the oracle's steps, at the start
-    alpha_end: Weight = 0.001,  # the same weight, at the end
+    alpha_end: Weight = 0.001,  # weight of the oracle's steps, at the end
     steps_judged_by: Literal["none", "oracle"] = "none",  # source of step rewards
     oracle_noise: float = 0.0,  # probability with which the oracle's step verdict is flipped
-    reward: str | Reward | None = None,  # pays instead of the truth: my_file.py:function of task, answer, correct
+    reward: str | Reward | None = None,  # reward instead of the truth: my_file.py:function of task, answer, correct
     outcome_noise: float = 0.0,  # chance with which a readable answer is paid as if it were the other
-    false_positives: float = 0.0,  # the same chance for wrong answers alone
-    false_negatives: float = 0.0,  # and for right answers alone
+    false_positives: float = 0.0,  # chance with which a readable wrong answer is paid as if it were right
+    false_negatives: float = 0.0,  # chance with which a readable right answer is paid as if it were wrong
 ) -> Recipe:
     chances = {"outcome_noise": outcome_noise, "false_positives": false_positives, "false_negatives": false_negatives}
     _check_chances(chances)

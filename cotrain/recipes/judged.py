@@ -102,7 +102,7 @@ def judged(
     review_format: verifier_roles.ReviewFormat = "steps",  # format of the verifier's reviews
     balance: bool = True,  # class weights: reviews of the rarer kind of solution count more
     audit: str | None = None,  # a judge that never pays: a model, or "reference" for the verifier's start
-    audit_share: Share = 0.25,  # share of the solutions that it reads
+    audit_share: Share = 0.25,  # share of the solutions that the audit reads
 ) -> Recipe:
     if reviews < 2:
         raise ConfigError(

@@ -1,15 +1,15 @@
 """Learning from preferences that are given: a policy by DPO, or a reward model, before any RL.
 
-A pair is a prompt, the reply that is wanted y⁺ and the one that is not y⁻ (``data/preferences.py``). Nothing is
-sampled.
+A pair is a prompt x, the chosen reply y⁺ and the rejected one y⁻ (``data/preferences.py``). Nothing is sampled: a
+program "says" both replies, so that they are turns with tokens, from which an objective can learn.
 
     dpo      −log σ(β m), m = [log π(y⁺) − log π(y⁻)] − [log π_ref(y⁺) − log π_ref(y⁻)], and π_ref the start
              (Rafailov et al. 2023, arXiv 2305.18290; ``algorithms/dpo.py``)
     reward   −log σ(s⁺ − s⁻), s the score of a head on the body of a model
              (Bradley & Terry 1952; Ouyang et al. 2022, arXiv 2203.02155; ``algorithms/reward_model.py``)
 
-What is measured is the share of pairs with held-out prompts that are put in order, by m > 0 or by s⁺ > s⁻; equal values
-count half, so that a policy begins at 0.5. ``rollout/pairs.py`` has the pairs of tasks without preferences.
+The metric is the share of held-out pairs with m > 0, or with s⁺ > s⁻. Equal values count half, so that a policy begins
+at 0.5. ``rollout/pairs.py`` makes pairs of tasks without preferences.
 
 Left out: rejected replies that the policy samples (``spin``), margins of the pairs, heads of several numbers.
 """
@@ -49,26 +49,35 @@ from cotrain.rollout.pairs import check_pairs, measure_pair_order, replies_of, s
 
 
 @gives(CHOSEN.to("teacher"))
-async def say_pair(task: Task, roles: Roles, *, most: int) -> None:
-    """Both replies; a pair with one of more than ``most`` tokens, its prompt included, is not learned."""
-    for turn in await say_replies(task, roles.teacher, most=most):
+async def say_pair(task: Task, roles: Roles, *, max_tokens: int) -> None:
+    """Both replies of the data set as turns, the chosen one with the reward ``CHOSEN`` = 1, the rejected one with 0.
+
+    A pair fails if prompt and reply of one of the two have more than ``max_tokens`` tokens.
+    """
+    for turn in await say_replies(task, roles.teacher, most=max_tokens):
         if not turn.failed:
-            turn.reward(CHOSEN, float(CORRECT.require(turn)))
+            is_chosen = CORRECT.require(turn)
+            turn.reward(CHOSEN, float(is_chosen))
 
 
 @gives(LABEL.to("rater"))
 async def rate_pair(task: Task, roles: Roles) -> None:
-    """A score of each reply, without a reference answer."""
-    rate = partial(roles.rater, problem=task.prompt, reference="", group=roles.rater.whole_group)
-    for turn, wanted in zip(await gather([rate(solution=s) for s in replies_of(task)]), (True, False), strict=True):
+    """A turn of the reward model for each reply, with its score s and the reward ``LABEL``: 1 for y⁺, 0 for y⁻."""
+    group = roles.rater.whole_group
+    calls = []
+    for reply in replies_of(task):
+        calls.append(roles.rater(problem=task.prompt, reference="", solution=reply, group=group))
+    chosen_turn, rejected_turn = await gather(calls)
+
+    for turn, is_chosen in ((chosen_turn, True), (rejected_turn, False)):
         turn.add_finding(PROBLEM, task.prompt)
-        turn.reward(LABEL, float(wanted))
-        turn.add_metadata(CORRECT, wanted)
+        turn.reward(LABEL, float(is_chosen))
+        turn.add_metadata(CORRECT, is_chosen)
 
 
-def once(made: Recipe) -> Recipe:
-    """Measured by one rollout of each problem: nothing is drawn."""
-    return replace(made, evaluation=replace(made.evaluation, greedy=False, group_size=1))
+def evaluated_once(recipe: Recipe) -> Recipe:
+    """The recipe with one rollout of each problem in evaluations, as nothing in it is random."""
+    return replace(recipe, evaluation=replace(recipe.evaluation, greedy=False, group_size=1))
 
 
 @recipe(reads="pairs", without=("kl", "group_size", "temperature"))
@@ -78,7 +87,7 @@ def dpo(
     beta: Weight = 0.1,  # β: how much a log-ratio to the start counts
     loss: PairLoss = "sigmoid",  # loss of a pair
     sft: float = 0.0,  # share of the wanted reply's cross-entropy in the loss
-    max_tokens: int = 1024,  # of prompt and reply together; longer pairs are left out and counted
+    max_tokens: int = 1024,  # tokens of prompt and reply together, at most; longer pairs are left out and counted
 ) -> Recipe:
     """A policy learns preferences that are given, without any RL.
 
@@ -86,10 +95,10 @@ def dpo(
     (Rafailov et al. 2023, arXiv 2305.18290).
     """
     check_pairs("dpo", run.problems)
-    prompt = SOLVE if common_roles.is_terse(run.model) else SOLVE_BARE  # of a problem; messages stand as they are
-    by = Preference(policy="generator", reference="reference", loss=loss, betas=(beta,), sft=sft)
-    say = partial(say_pair, most=max_tokens)
-    made = run.recipe(
+    prompt = SOLVE if common_roles.is_terse(run.model) else SOLVE_BARE  # for problems; conversations are shown as such
+    algorithm = Preference(policy="generator", reference="reference", loss=loss, betas=(beta,), sft=sft)
+    protocol = partial(say_pair, max_tokens=max_tokens)
+    dpo_recipe = run.recipe(
         "dpo",
         policies={
             "generator": run.learner(),
@@ -97,20 +106,20 @@ def dpo(
             "teacher": program(say_reply, tokens_of="generator"),
         },
         roles={"teacher": Role(policy="teacher", prompt=prompt, sampling=Sampling(max_tokens=max_tokens))},
-        objectives={"generator": Objective(policy="generator", role="teacher", algorithm=by)},
-        schedule=constant_schedule(say, "generator", name="generator", group_size=1),
-        evaluate=say,
+        objectives={"generator": Objective(policy="generator", role="teacher", algorithm=algorithm)},
+        schedule=constant_schedule(protocol, "generator", name="generator", group_size=1),
+        evaluate=protocol,
         measures=(),
         implicit_rewards=(ImplicitReward(policy="generator", reference="reference", role="teacher"),),
     )
-    return once(made)
+    return evaluated_once(dpo_recipe)
 
 
 @recipe(reads="pairs", without=("kl", "group_size", "temperature", "lora"))
 def reward(
     run: RunConfig,
     *,
-    anchor: Weight = 0.0,  # weight of cross-entropy of σ(score) beside the pairs, which holds the scores in place
+    anchor: Weight = 0.0,  # weight of cross-entropy of σ(s) with the label beside the pairs; it keeps s from drifting
 ) -> Recipe:
     """A reward model learns preferences that are given, before any RL.
 
@@ -118,7 +127,7 @@ def reward(
     2022, arXiv 2203.02155).
     """
     check_pairs("reward", run.problems)
-    made = run.recipe(
+    reward_recipe = run.recipe(
         "reward",
         policies={"rm": reward_model(run.model, lr=run.lr)},
         roles={"rater": common_roles.rater("rm")},
@@ -127,4 +136,4 @@ def reward(
         evaluate=rate_pair,
         measures=(measure_pair_order("rater", "rm"),),
     )
-    return once(made)
+    return evaluated_once(reward_recipe)

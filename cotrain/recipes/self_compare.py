@@ -75,24 +75,28 @@ async def compare_own(
     order. ``points``: each of a pair gets points, so that both may be right."""
     solutions = await gather([solve(task, roles) for _ in range(samples)])
     chosen_pairs = choose_pairs(solutions, pairs, points=points)
-    compared_ids = set()
-    for one, other in chosen_pairs:
-        compared_ids |= {one.id, other.id}
+    ids_in_pairs = set()
+    for solution_i, solution_j in chosen_pairs:
+        ids_in_pairs |= {solution_i.id, solution_j.id}
     for solution in solutions:
-        solution.add_metadata(JUDGED, solution.id in compared_ids)
+        solution.add_metadata(JUDGED, solution.id in ids_in_pairs)
 
-    calls = [compare_both_ways(task, roles, roles.comparer, one, other, n=comparisons) for one, other in chosen_pairs]
-    for (one, other), comparison_turns in zip(chosen_pairs, await gather(calls), strict=True):
-        truths = (CORRECT.require(one), CORRECT.require(other))
-        for one_was_first, turn in comparison_turns:
-            shown_truths = truths if one_was_first else truths[::-1]
-            turn.reward(AGREEMENT, comparison_reward(turn, shown_truths))
+    calls = []
+    for solution_i, solution_j in chosen_pairs:
+        calls.append(compare_both_ways(task, roles, roles.comparer, solution_i, solution_j, n=comparisons))
+    for (solution_i, solution_j), judgements in zip(chosen_pairs, await gather(calls), strict=True):
+        for judgement in judgements:
+            labels = (CORRECT.require(solution_i), CORRECT.require(solution_j))
+            if judgement.is_swapped:
+                labels = labels[::-1]
+            turn = judgement.turn
+            turn.reward(AGREEMENT, comparison_reward(turn, labels))
             turn.reward(FORMAT, turn.parsed.format_score)
 
 
-def choose_pairs(solutions: Sequence[Turn], most: int, *, points: bool = False) -> list[tuple[Turn, Turn]]:
-    """Draw up to ``most`` pairs of different readable solutions, a right and a wrong one each. With ``points``, pairs
-    of two right ones make up for missing ones."""
+def choose_pairs(solutions: Sequence[Turn], max_pairs: int, *, points: bool = False) -> list[tuple[Turn, Turn]]:
+    """Draw up to ``max_pairs`` pairs of different readable solutions, a right and a wrong one each. With ``points``,
+    pairs of two right ones make up for missing ones."""
     by_text = {solution.tagged_text: solution for solution in solutions if solution.parsed.ok and not solution.failed}
     right = [solution for solution in by_text.values() if CORRECT.require(solution)]
     wrong = [solution for solution in by_text.values() if not CORRECT.require(solution)]
@@ -101,25 +105,25 @@ def choose_pairs(solutions: Sequence[Turn], most: int, *, points: bool = False) 
 
     rng = rng_of("pairs", right[0].id)
     mixed_pairs = list(product(right, wrong))
-    chosen = rng.sample(mixed_pairs, min(most, len(mixed_pairs)))
+    pairs = rng.sample(mixed_pairs, min(max_pairs, len(mixed_pairs)))
     right_pairs = list(combinations(right, 2)) if points else []
-    chosen += rng.sample(right_pairs, min(most - len(chosen), len(right_pairs)))
-    return chosen
+    pairs += rng.sample(right_pairs, min(max_pairs - len(pairs), len(right_pairs)))
+    return pairs
 
 
-def comparison_reward(turn: Turn, truths: tuple[bool, bool]) -> float:
-    """Return the reward of a comparison, in [0, 1]. ``truths``: whether the first and the second of the solutions that
-    it was shown are right."""
-    parsed = turn.parsed
-    if isinstance(parsed, Ratings):
+def comparison_reward(turn: Turn, labels: tuple[bool, bool]) -> float:
+    """Return the reward of a comparison, in [0, 1]. ``labels``: whether the first and the second solution in its prompt
+    are right."""
+    verdict = turn.parsed
+    if isinstance(verdict, Ratings):
         n_close = 0
-        for points, is_right in zip(parsed.points, truths, strict=True):
+        for points, is_right in zip(verdict.points, labels, strict=True):
             value = (points - 1) / (BEST - 1)  # in [0, 1]
             if abs(value - is_right) <= TOLERANCE:
                 n_close += 1
         return n_close / 2
-    first_is_right, _ = truths
-    return float(bool(parsed.ok) and parsed.final == first_is_right)
+    first_is_right, _ = labels
+    return float(bool(verdict.ok) and verdict.final == first_is_right)
 
 
 @gives()
@@ -135,7 +139,7 @@ def self_compare(
     pairs: int = 1,  # pairs of solutions that are compared, of each problem
     comparisons: int = 4,  # comparisons of a pair, in each order
     weight: Weight = 1.0,  # λ: weight of the objective of comparisons
-    comparer: Literal["trained", "unpaid", "frozen"] = "trained",  # unpaid: it does not learn; frozen: initial weights
+    comparer: Literal["trained", "unpaid", "frozen"] = "trained",  # unpaid: learns nothing; frozen: initial weights
     form: Comparison | None = None,  # format of comparisons; by default grm, for models with terse prompts thinkrm
     candidates: int = 8,  # solutions of a held-out problem, among which the tournament chooses
     rounds: int = ROUNDS,  # rounds of the tournament, after the first one in a ring
@@ -171,7 +175,7 @@ def self_compare(
     else:
         schedule = constant_schedule(solve, "generator", name="generator")  # comparisons are only evaluated
 
-    made = run.recipe(
+    compare_recipe = run.recipe(
         f"self_compare-{comparer}",
         policies=policies,
         roles={
@@ -188,4 +192,4 @@ def self_compare(
         ),
     )
     # ``choose_own`` samples all candidates of a problem itself.
-    return replace(made, evaluation=replace(made.evaluation, group_size=1))
+    return replace(compare_recipe, evaluation=replace(compare_recipe.evaluation, group_size=1))

@@ -72,24 +72,24 @@ async def judge_own(
     solutions = await gather([solve(task, roles) for _ in range(samples)])
     readable = [solution for solution in solutions if solution.parsed.ok and not solution.failed]
     answers = [solution.parsed.answer for solution in readable]
-    is_right = [CORRECT.require(solution) for solution in readable]
+    grades = [CORRECT.require(solution) for solution in readable]
     rng = rng_of("judged", task.id, solutions[0].id)
-    chosen = choose_to_review(answers, is_right, pairs, rng, balance=balance)
-    judged = [readable[i] for i in chosen]
+    indices = choose_to_review(answers, grades, pairs, rng, balance=balance)
+    solutions_to_review = [readable[i] for i in indices]
 
-    is_mixed = len(set(is_right)) == 2
+    is_mixed = len(set(grades)) == 2
     for solution in solutions:
-        solution.add_metadata(JUDGED, solution in judged)
+        solution.add_metadata(JUDGED, solution in solutions_to_review)
         solution.add_metadata(MIXED, is_mixed)
 
-    reviews_by_solution = await review_all(task, roles, judged, n=reviews)
-    for solution, review_turns in zip(judged, reviews_by_solution, strict=True):
+    reviews_by_solution = await review_all(task, roles, solutions_to_review, n=reviews)
+    for solution, review_turns in zip(solutions_to_review, reviews_by_solution, strict=True):
         for turn in review_turns:
             reward_review(turn, CORRECT.require(solution))
 
 
 def choose_to_review(
-    answers: Sequence[str], right: Sequence[bool], pairs: int, rng: Random, *, balance: bool = True
+    answers: Sequence[str], grades: Sequence[bool], pairs: int, rng: Random, *, balance: bool = True
 ) -> list[int]:
     """Indices of the solutions to review, in order: ``pairs`` right ones and as many wrong ones, fewer of both where
     there are too few of either. Without ``balance``, 2 · ``pairs`` of all.
@@ -98,15 +98,15 @@ def choose_to_review(
     """
     indices = range(len(answers))
     if balance:
-        right_indices = [i for i in indices if right[i]]
-        wrong_indices = [i for i in indices if not right[i]]
+        right_indices = [i for i in indices if grades[i]]
+        wrong_indices = [i for i in indices if not grades[i]]
         sides = [right_indices, wrong_indices]
         n_chosen = min(pairs, len(right_indices), len(wrong_indices))
     else:
         sides = [list(indices)]
         n_chosen = 2 * pairs
 
-    chosen: list[int] = []
+    indices_to_review: list[int] = []
     for side in sides:
         times_drawn: Counter[str] = Counter()
         n_same_before: dict[int, int] = {}  # index → how often its answer was drawn before it
@@ -114,8 +114,8 @@ def choose_to_review(
             n_same_before[i] = times_drawn[answers[i]]
             times_drawn[answers[i]] += 1
         new_answers_first = sorted(n_same_before, key=lambda i: n_same_before[i])
-        chosen += new_answers_first[:n_chosen]
-    return sorted(chosen)
+        indices_to_review += new_answers_first[:n_chosen]
+    return sorted(indices_to_review)
 
 
 @recipe(steps=120, kl=0.0)

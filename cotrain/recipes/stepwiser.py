@@ -58,9 +58,9 @@ from cotrain.rollout.monte_carlo import (
     GAMMA,
     balanced_places,
     completer_role,
+    label_steps,
     review_verdicts,
-    share_right,
-    step_labels,
+    share_equal,
 )
 from cotrain.rollout.protocols import attempts
 from cotrain.rollout.reviews import review_all
@@ -106,29 +106,29 @@ async def judge_steps(
             labels_by_id[solution.id] = [False] * n_steps + [CORRECT.require(solution)]  # steps never count
             verdicts.append((solution.id, n_steps))
     else:
-        labels_by_id = await step_labels(
-            task, roles, readable, kind=labels, rollouts=rollouts, alpha=alpha, gamma=gamma
+        labels_by_id = await label_steps(
+            task, roles, readable, labels_by=labels, rollouts=rollouts, alpha=alpha, gamma=gamma
         )
         for solution_id, solution_labels in labels_by_id.items():
             verdicts += [(solution_id, k) for k in range(len(solution_labels))]
 
     if balance:
         verdict_labels = [labels_by_id[solution_id][k] for solution_id, k in verdicts]
-        kept = balanced_places(verdict_labels, rng_of("balance", task.id, solutions[0].id))
-        verdicts = [verdicts[i] for i in kept]
-    counted: dict[str, list[int]] = {}  # id of a solution → indices of the verdicts on it that count
+        places = balanced_places(verdict_labels, rng_of("balance", task.id, solutions[0].id))
+        verdicts = [verdicts[i] for i in places]
+    counting_steps: dict[str, list[int]] = {}  # id of a solution → indices of the verdicts on it that count
     for solution_id, k in verdicts:
-        counted.setdefault(solution_id, []).append(k)
+        counting_steps.setdefault(solution_id, []).append(k)
 
-    judged = [solution for solution in solutions if solution.id in counted]
-    reviews_by_solution = await review_all(task, roles, judged, n=reviews)
-    for solution, review_turns in zip(judged, reviews_by_solution, strict=True):
-        counted_here = counted[solution.id]
+    solutions_to_review = [solution for solution in solutions if solution.id in counting_steps]
+    reviews_by_solution = await review_all(task, roles, solutions_to_review, n=reviews)
+    for solution, review_turns in zip(solutions_to_review, reviews_by_solution, strict=True):
+        indices = counting_steps[solution.id]
         for turn in review_turns:
-            turn.add_finding(COUNTED, counted_here)
+            turn.add_finding(COUNTED, indices)
             match = 0.0
             if turn.parsed.ok:
-                match = share_right(review_verdicts(turn), labels_by_id[solution.id], counted_here)
+                match = share_equal(review_verdicts(turn), labels_by_id[solution.id], indices)
             turn.reward(MATCH, match)
 
 
@@ -143,7 +143,7 @@ def stepwiser(
     reviews: int = 4,  # reviews of each solution
     rollouts: int = 8,  # continuations from the end of each step
     verifier_lr: float = 2e-4,  # learning rate of the judge
-    clip: tuple[float, float] = (0.2, 0.28),  # lower and upper clip of its importance ratio
+    clip: tuple[float, float] = (0.2, 0.28),  # lower and upper clip of the judge's importance ratio
     labels: StepLabels = "relative",  # how continuations label a step (``rollout/monte_carlo.py``)
     alpha: Share = ALPHA,  # α of the labels
     gamma: Share = GAMMA,  # γ of the labels

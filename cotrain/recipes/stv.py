@@ -144,11 +144,11 @@ def stv(
     *,
     verifier_model: str | None = None,  # initial weights of the verifier; by default the generator's model
     verifier_lr: float = 2e-4,  # learning rate of the verifier
-    taught: Literal["sighted", "blind", "none"] = "sighted",  # reviews that it learns first; blind: without reference
+    taught: Literal["sighted", "blind", "none"] = "sighted",  # reviews of the lessons; blind: without reference
     lessons: int = 20,  # first steps, in which only the verifier is trained
     sight: Literal["solution", "answer"] = "solution",  # the reference: a worked solution where there is one, or answer
     keep: Keep = "readable",  # reviews that are learned; right: those with a true verdict
-    verifier: Literal["frozen", "trained"] = "frozen",  # trained: it learns beside the generator, after the lessons
+    verifier: Literal["frozen", "trained"] = "frozen",  # trained: the verifier goes on learning after the lessons
     reviews: int = 4,  # reviews of a solution, where they pay
     review_format: verifier_roles.ReviewFormat = "steps",  # format of the verifier's reviews
 ) -> Recipe:

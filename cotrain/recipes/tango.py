@@ -25,8 +25,8 @@ What differs from the authors' code:
 
 Replies that do not parse:
 
-- A review that does not parse earns a part of the format reward: in the format "steps" 1 − 0.8 for each missing part
-  − 0.4 for stray text, and at least 0 (``ParseFailure.format_score``).
+- A review that does not parse earns a part of the format reward (``ParseFailure.format_score``). In the format "steps"
+  that is 0.2 if one part is missing, 0.6 if there is stray text, and 0 if there is more amiss.
 - A solution that does not parse is never reviewed, and counts as one wrong step.
 - ``format_reward`` pays the generator for a readable solution.
 """
@@ -68,14 +68,14 @@ from cotrain.rollout import common_roles, verifier_roles
 from cotrain.rollout.protocols import StepRewards, check_step_rewards
 
 
-# Called with keywords, as in tango(steps=…, seed=…, reviews=…): ``@recipe`` collects the settings that every recipe has
-# in ``run``, and passes on the others, which are RL Tango's own.
+# ``@recipe`` makes ``run`` of the settings that all recipes have, such as steps, seed and lr: tango(seed=1, reviews=8)
+# calls this function as tango(RunConfig(seed=1), reviews=8).
 @recipe(steps=160)
 def tango(
     run: RunConfig,
     *,
     verifier_model: str | None = None,  # initial weights of the verifier; by default the generator's model
-    reviews: int = 8,  # reviews per solution when the verifier is trained; when the generator is, it is ``votes``
+    reviews: int = 8,  # reviews per solution in steps that train the verifier; in others, see ``votes``
     warmup: int = 40,  # training steps at the start, in which only the verifier is trained
     ratio: tuple[int, int] = (3, 1),  # training steps of the generator and of the verifier, in turn
     verifier_lr: float = 2e-4,  # learning rate of the verifier
@@ -83,7 +83,7 @@ def tango(
     format_reward: Weight = 0.0,  # weight of the reward for a readable solution
     verifier_format: Weight = 0.8,  # weight of the reward for a readable review
     alpha: float = 0.1,  # weight α of the step rewards, at the start
-    alpha_end: float = 0.001,  # the same weight, at the end
+    alpha_end: float = 0.001,  # weight α of the step rewards, at the end
     # With the advantages A of the outcome and of the steps:
     #
     #     "convex"   A = (1 − α) A_outcome + α A_steps
@@ -94,8 +94,8 @@ def tango(
     estimator: Literal["grpo", "dr_grpo", "rloo", "reinforce++"] = "grpo",  # advantage estimator of both policies
     clip_high: float = 0.2,  # upper clip of the importance ratio π/π_sampler
     verifier: Literal["trained", "frozen"] = "trained",  # frozen: the verifier is never trained
-    review_format: verifier_roles.ReviewFormat = "steps",  # format of reviews; genrm and scored judge no steps
-    votes: int = 1,  # reviews per solution when the generator is trained; their step verdicts reward it
+    review_format: verifier_roles.ReviewFormat = "steps",  # format of reviews; genrm, scored: no verdicts on steps
+    votes: int = 1,  # reviews per solution in steps that train the generator; their step verdicts reward it
     combine: Combine = "mean",  # how several reviews are combined into one, such as mean or majority
     steps_judged_by: StepRewards = "verifier",  # source of step rewards
     oracle_noise: float = 0.0,  # probability with which the oracle's step verdict is flipped
@@ -118,6 +118,12 @@ def tango(
         )
 
     check_step_rewards(steps_judged_by, oracle_noise)
+    if steps_judged_by == "verifier" and review_format not in verifier_roles.JUDGE_STEPS:
+        raise ConfigError(
+            f"tango: reviews in the format {review_format} have no verdicts on steps, so the verifier cannot reward "
+            "them; set steps_judged_by to oracle or none, or review_format to steps or genprm",
+            code="E_STEPS_NOT_JUDGED",
+        )
 
     # GRPO(), DrGRPO(), … return a PolicyGradient with other defaults, above all of ``advantage``; they take the same
     # settings.
@@ -172,8 +178,10 @@ def tango(
             combine=combine,
         )
 
-    # A phase says what a training step does; it is called as the policy that it trains. Without a verifier that judges
-    # steps, no reward of the generator depends on a review: none is sampled.
+    # A phase says what a training step does; it is called as the policy that it trains.
+    #
+    # If the oracle or nobody judges steps, no reward of the generator depends on a review, so none is sampled.
+    # (Reviews in the formats "genrm" and "scored" are sampled; they judge no steps, so they reward none.)
     votes_needed = votes if steps_judged_by == "verifier" else 0
     generator_phase = Phase(
         name="generator",
@@ -196,13 +204,13 @@ def tango(
     elif trains_verifier:
         schedule = alternate(generator_phase, verifier_phase, ratio=ratio, warmup={"verifier": warmup})
     else:
-        schedule = alternate(generator_phase, ratio=(1,))  # this one phase at every step
+        schedule = constant_schedule(generator_phase.protocol, "generator", name="generator")
 
     return run.recipe(
         "tango",
         policies=policies,
         roles={
-            # A role has a policy, and a prompt for its model: a shorter one for the small models that are shipped.
+            # The model only picks the prompt, which is shorter for the small models that are shipped.
             "solver": common_roles.solver("generator", run.model),
             "verifier": verifier_roles.verifier_role("verifier", initial_verifier, review_format),
         },
@@ -210,8 +218,8 @@ def tango(
         schedule=schedule,
         evaluate=partial(solve_then_verify, reviews=votes),  # the protocol on held-out problems
         measures=measure_solver_and_verifier("verifier"),
-        # An extra evaluation of the verifier on solutions that stay the same through the run: those of the initial
-        # generator, which is the policy "reference". Without one (run.kl=0) it is left out.
+        # The verifier is also measured on solutions that stay the same through the run: there "reference", the initial
+        # generator, plays the solver. Left out if run.kl is 0, as then there is no such policy.
         frozen_roles=run.frozen_roles(),
     )
 
@@ -244,7 +252,7 @@ def demo(
     return replace(
         on_words,
         name="demo",
-        description=demo.description,  # in the place of that of ``tango``
+        description="",  # not that of ``tango``: ``@recipe`` fills in the docstring above
         roles={**on_words.roles, "verifier": verifier},
         evaluation=replace(on_words.evaluation, splits=()),  # no further splits, to stay within three minutes
     )

@@ -141,9 +141,9 @@ def co_rewarding(
     run: RunConfig,
     *,
     variant: Literal["I", "II", "III"] = "II",  # whose vote is the label
-    teacher: Literal["ema", "frozen", "none"] | None = None,  # by default ema in variants II and III, none in I
+    teacher: Literal["ema", "frozen", "none"] | None = None,  # who labels; default: ema in variants II, III; none in I
     rate: float = 0.01,  # weight of the policy in the teacher's moving average, at the first update
-    rate_end: float = 1e-5,  # the same weight, at the last update
+    rate_end: float = 1e-5,  # weight of the policy in that average, at the last update
 ) -> Recipe:
     """Co-rewarding: labels come from a second group of answers, so that a consensus cannot reward itself.
 

@@ -12,13 +12,19 @@ from cotrain.runs.directory import RunDirectory
 
 
 def write_any_page(directory: Path | str) -> Path:
-    """Write ``report.html`` of a run, comparison or study anew, from files that are as a run wrote them, and return its
-    path; of a folder of stages, such as pretraining, tuning and a run, ``report.md``."""
+    """Write the page of a directory anew from the files in it, and return its path.
+
+    - a run, comparison or study: ``report.html``
+    - a folder of stages, such as pretraining, tuning and a run: ``report.md``
+
+    Raises RunDirectoryError for a run whose files are not as it wrote them.
+    """
     directory = Path(directory).expanduser()
     page = rewrite_page(directory) or write_stages_page(directory)
     if page is not None:
         return page
     folder = RunDirectory.open(directory)
+    # Both raise RunDirectoryError for files that somebody changed.
     manifest.verify_files(folder)
     manifest.newest_checkpoint(folder)
     return write_report(folder.path)

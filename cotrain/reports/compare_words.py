@@ -29,15 +29,17 @@ def slug_of(label: str) -> str:
 
 
 def short_labels(labels: Sequence[str]) -> dict[str, str]:
-    """Label → the same without the parameters that all arms have: ``tango:lr=1,alpha=0.5`` and ``tango:lr=1,alpha=1``
-    are ``tango:alpha=0.5`` and ``tango:alpha=1``. Labels that would become alike stay as they are."""
-    parts = {label: (label.partition(":")[0], label.partition(":")[2].split(",")) for label in labels}
-    common = set.intersection(*(set(arguments) for _, arguments in parts.values())) if parts else set()
+    """Label → the label without the arguments that all arms have: ``tango:lr=1,alpha=0.5`` and ``tango:lr=1,alpha=1``
+    become ``tango:alpha=0.5`` and ``tango:alpha=1``. If two labels would become equal, all stay as they are."""
+    arguments_of = {label: label.partition(":")[2].split(",") for label in labels}
+    common = set.intersection(*map(set, arguments_of.values())) if arguments_of else set()
     short = {}
-    for label, (recipe, variant_arguments) in parts.items():
-        own_arguments = ",".join(pair for pair in variant_arguments if pair not in common)
+    for label, arguments in arguments_of.items():
+        recipe, _, _ = label.partition(":")
+        own_arguments = ",".join(argument for argument in arguments if argument not in common)
         short[label] = f"{recipe}:{own_arguments}" if own_arguments else recipe
-    return short if len(set(short.values())) == len(labels) else {label: label for label in labels}
+    are_distinct = len(set(short.values())) == len(labels)
+    return short if are_distinct else {label: label for label in labels}
 
 
 def amount_text(value: float, axis: str) -> str:
@@ -46,7 +48,7 @@ def amount_text(value: float, axis: str) -> str:
         return "unknown"
     if axis != "flops" or abs(value) < 1e6:
         return number_text(round(value), share=False)
-    return f"{value:.2e}".replace("e+", "e").replace("e0", "e")
+    return f"{value:.2e}".replace("e+", "e").replace("e0", "e")  # 1.23e+09 → 1.23e9
 
 
 def budget_in_words(at: str, budgets: object) -> str:
@@ -56,9 +58,9 @@ def budget_in_words(at: str, budgets: object) -> str:
 
 
 def difference_in_words(change: Estimate, metric: str, *, verdict: bool = True) -> str:
-    """Put a paired difference into words, no stronger than it allows. Without ``verdict`` only how large it is: no
-    verdict is given on what is read off a curve at many places."""
-    metric_meaning = labelled_metric(metric, [0.5])
+    """A paired difference in words that claim no more than it shows. ``verdict=False``: only its size and interval, for
+    differences read off a curve at many places, of which some would be significant by chance."""
+    metric_meaning = labelled_metric(metric, [0.5])  # a metric that the table does not have counts as a share
     unit = " points" if metric_meaning.is_share else ""
     if change.n == 0:
         return "no seed was measured in both"
@@ -71,7 +73,7 @@ def difference_in_words(change: Estimate, metric: str, *, verdict: bool = True) 
     if change.n < LEAST:
         return f"{size}; {count_of(change.n, 'seed')}: no verdict"
     smallest = smallest_significant(change)
-    if smallest < 1e-9:
+    if smallest < 1e-9:  # no spread at all, so no test
         return f"{size}; the same in every seed and problem, so no verdict"
     least_text = points_text(smallest, share=metric_meaning.is_share).lstrip("+") + unit
     interval = (

@@ -17,7 +17,7 @@ from cotrain.core.entropy import from_text, nats_of
 from cotrain.core.notes import PROBLEM
 from cotrain.reports.curves import finite_number
 from cotrain.reports.rollouts import Json, Weights, address_text
-from cotrain.storage.ledger import PLAIN, decode_floats
+from cotrain.storage.episode_json import PLAIN_FIELDS, decode_floats
 
 ASSETS = Path(__file__).resolve().parent.parent / "assets"
 TOKENIZER_FILE = "tokenizer.json"
@@ -102,7 +102,7 @@ def _rounded_or_none(value: float) -> float | None:
 
 
 def _trace_detail(trace: Json, models: Mapping[str, str], weights: Weights, *, with_tokens: bool) -> dict[str, Any]:
-    record = {name: trace.get(name) for name in PLAIN}
+    record = {name: trace.get(name) for name in PLAIN_FIELDS}
     record["address"] = address_text(trace)
     record["rewards"] = trace["rewards"]
     record["prompt_tokens"] = len(trace["prompt_ids"])

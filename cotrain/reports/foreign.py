@@ -1,8 +1,8 @@
 """Rollouts of other trainers in the place of a run: `view`, `why` and `diff` open their files as they open runs.
 
-The files are written as a run (``runs/foreign_run.py``) into a folder that lasts as long as the command. Reference
-answers that stand in them are compared by the package's grader. What needs flags, such as columns of other names, is
-for `cotrain audit FILE --out DIR`, whose DIR they open too.
+The files are converted to a run (``runs/foreign_run.py``) in a temporary folder, which lasts as long as the command. If
+they have reference answers, the package's grader says which answers are right. A file that cannot be read without
+flags, such as the names of its columns, is converted by `cotrain audit FILE --out DIR`; then DIR is opened.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tempfile import TemporaryDirectory
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.reports.follow import RECIPE
 
-OF_ROLLOUTS = (".jsonl", ".jsonl.gz", ".ndjson", ".parquet", ".csv", ".csv.gz")  # endings that make a folder foreign
+ROLLOUT_SUFFIXES = (".jsonl", ".jsonl.gz", ".ndjson", ".parquet", ".csv", ".csv.gz")
 
 
 @contextmanager
 def as_run_directory(path: Path) -> Iterator[Path]:
-    """The path itself, or for rollouts of another trainer a directory that is read as a run's. Raises DataError and
-    ConfigError for rollouts that cannot be read without more words."""
+    """The path of a run itself. Rollouts of another trainer are converted: the path of the converted run. Raises
+    DataError and ConfigError for rollouts that cannot be read without flags."""
     if not is_foreign(path):
         yield path
         return
@@ -35,7 +35,8 @@ def as_run_directory(path: Path) -> Iterator[Path]:
         run = read_foreign_run([path])
     except (ConfigError, DataError) as error:
         raise DataError(_with_flags_of_audit(str(error), path), code=error.code) from error
-    if not run.columns.truth and any(rollout.gold is not None for rollout in run.rollouts):
+    has_reference = any(rollout.gold is not None for rollout in run.rollouts)
+    if has_reference and not run.columns.truth:
         run = replace(run, rollouts=grade_by_reference(run.rollouts).rollouts)
     with TemporaryDirectory(prefix="cotrain-rollouts-") as folder:
         directory = Path(folder) / (path.resolve().name or "rollouts")
@@ -44,7 +45,11 @@ def as_run_directory(path: Path) -> Iterator[Path]:
 
 
 def _with_flags_of_audit(message: str, path: Path) -> str:
-    """The message, which may advise a flag that only `audit` has, for a command that has none of them."""
+    """The message of an error, for commands without the flags that it may advise: only `audit` has them.
+
+    ``no column of answers; give --response-column`` becomes
+    ``no column of answers; `cotrain audit FILE --out DIR` takes --response-column; then open DIR``.
+    """
     command = f"`cotrain audit {path} --out DIR`"
     reason, _, advice = message.rpartition("; ")
     flags = dict.fromkeys(re.findall(r"--[a-z][a-z-]*", advice))
@@ -62,4 +67,4 @@ def is_foreign(path: Path) -> bool:
     if (path / "completions").is_dir():
         return True
     names = [file.name.lower() for file in path.iterdir() if file.is_file()]
-    return any(name.endswith(OF_ROLLOUTS) for name in names)
+    return any(name.endswith(ROLLOUT_SUFFIXES) for name in names)

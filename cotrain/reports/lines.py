@@ -23,8 +23,10 @@ def axis_ticks(low: float, high: float, count: int = 4) -> list[float]:
     """Round numbers inside [low, high], about ``count`` of them."""
     if not high > low:
         return [low]
-    rough = (high - low) / count
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)
+    exact_step = (high - low) / count
+    power = 10.0 ** math.floor(math.log10(exact_step))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= exact_step * 0.999)
+    # The tolerances (0.999, 1e-9, 12 digits) keep a round number that rounding put just beside itself.
     first = math.ceil(low / step - 1e-9)
-    return [round(i * step, 12) for i in range(first, math.floor(high / step + 1e-9) + 1)]
+    last = math.floor(high / step + 1e-9)
+    return [round(i * step, 12) for i in range(first, last + 1)]

@@ -31,7 +31,7 @@ from cotrain.reports.counts import (
     vote_agreement,
 )
 from cotrain.reports.curves import finite_number
-from cotrain.storage.ledger import ODD, Ledger, Member, read_packed, unpack_member
+from cotrain.storage.ledger import WRONG_SHAPE_ERRORS, Ledger, Member, read_packed, unpack_member
 from cotrain.storage.schemas import fault_in
 
 FIELDS = (
@@ -144,7 +144,7 @@ class Rollouts:
             for episode in episodes:
                 try:
                     self._add_episode(episode, counts)
-                except (ValueError, *ODD):  # in what a protocol noted, which has any shape
+                except (ValueError, *WRONG_SHAPE_ERRORS):  # in what a protocol noted, which has any shape
                     odd += 1
                 else:
                     self.episodes += 1

@@ -21,7 +21,7 @@ from cotrain.reports.guide import display_order, parse_estimates
 from cotrain.reports.rollouts import Json, Rollouts
 from cotrain.reports.showcase import choose_showcase
 from cotrain.runs.foreign_run import FOREIGN
-from cotrain.storage.ledger import ODD
+from cotrain.storage.ledger import WRONG_SHAPE_ERRORS
 from cotrain.storage.schemas import check_path
 
 MOST_ALARMS = 40
@@ -198,7 +198,7 @@ class RunView:
             if self.is_foreign:
                 return foreign_rollout(rollout_detail(episode, self.models, self.weights, objectives, tokens=0))
             return rollout_detail(episode, self.models, self.weights, objectives, tokens=tokens)
-        except (ValueError, *ODD):  # in what is read for this one rollout alone
+        except (ValueError, *WRONG_SHAPE_ERRORS):  # in what is read for this one rollout alone
             return None
 
     @property

@@ -7,18 +7,18 @@ from typing import Any
 
 
 def flatten_settings(value: Any, path: str = "") -> dict[str, Any]:
-    """Dotted path → value. Parts of a list that have names, as phases have, go by their names; other lists, and what is
-    empty, are values."""
-    if isinstance(value, list) and value and all(isinstance(part, Mapping) and "name" in part for part in value):
-        parts = {}
-        for part in value:
-            parts[str(part["name"])] = {key: inside for key, inside in part.items() if key != "name"}
-        value = parts
+    """Dotted path → value. A list whose items have a "name", such as the phases, counts as a table by name. Any other
+    list is a value, and so is an empty table."""
+    if isinstance(value, list) and value and all(isinstance(item, Mapping) and "name" in item for item in value):
+        by_name = {}
+        for item in value:
+            by_name[str(item["name"])] = {key: inner for key, inner in item.items() if key != "name"}
+        value = by_name
     if not isinstance(value, Mapping) or not value:
         return {path: value}
     flat_values: dict[str, Any] = {}
-    for key, inside in value.items():
-        flat_values |= flatten_settings(inside, f"{path}.{key}" if path else str(key))
+    for key, inner in value.items():
+        flat_values |= flatten_settings(inner, f"{path}.{key}" if path else str(key))
     return flat_values
 
 

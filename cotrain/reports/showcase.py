@@ -12,7 +12,7 @@ from typing import Any
 from cotrain.reports.rollouts import FIELDS, UNSOUND
 
 Row = Sequence[Any]  # a row of ``Rollouts.rows``, in the order of ``FIELDS``
-PLACE = {name: at for at, name in enumerate(FIELDS)}
+COLUMN_OF = {name: index for index, name in enumerate(FIELDS)}
 
 
 def choose_showcase(rows: Sequence[Row], *, fooled: bool) -> dict[str, Any] | None:
@@ -27,7 +27,8 @@ def choose_showcase(rows: Sequence[Row], *, fooled: bool) -> dict[str, Any] | No
 
 
 def _latest_pair(rows: Sequence[Row], *, wrong_is_called_right: bool) -> tuple[Row, Row] | None:
-    """The latest wrong answer with such a verdict, and a right one of its group that is called right."""
+    """The latest wrong answer that was called right (or wrong), and a right answer of its group that was called
+    right."""
     accepted = [row for row in rows if _cell(row, "right") == 1 and _cell(row, "said") == 1]
     right_of_group: dict[tuple[int, int, int], Row] = {}
     for row in accepted:
@@ -48,7 +49,7 @@ def _group(row: Row) -> tuple[int, int, int]:
 
 
 def _order(row: Row) -> tuple[bool, int, int, int]:
-    """Short ones first, and last those whose answer is right by a wrong step."""
+    """Sort key: short answers first; last, answers that are right in spite of a wrong step."""
     is_unsound = bool(_cell(row, "flags") & UNSOUND)
     return is_unsound, _cell(row, "tokens"), _cell(row, "task"), _cell(row, "member")
 
@@ -58,4 +59,4 @@ def _address(row: Row) -> str:
 
 
 def _cell(row: Row, name: str) -> Any:
-    return row[PLACE[name]]
+    return row[COLUMN_OF[name]]

@@ -11,8 +11,8 @@ from cotrain.metrics.table import is_headline, table_rank
 if TYPE_CHECKING:
     from cotrain.runs.run import RunResult
 
-FURTHER = {"fixed/balanced_accuracy", "fixed/step_balanced_accuracy", "ood_length/pass@1"}  # next to the headlines
-LEFT_OUT = {"failed", "broken_off"}  # shares that the other figures leave out, and never stand alone
+EXTRA_HEADLINES = {"fixed/balanced_accuracy", "fixed/step_balanced_accuracy", "ood_length/pass@1"}
+EXCLUDED_SHARES = {"failed", "broken_off"}  # shares of answers that no other figure counts; printed beside the others
 
 
 def outcome_lines(outcome: RunResult) -> list[str]:
@@ -21,8 +21,7 @@ def outcome_lines(outcome: RunResult) -> list[str]:
 
 
 def summary_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Before and after of the main figures, and how many observations each rests on; all of them stand in
-    summary.json."""
+    """The main figures before and after the run, and how many observations each rests on. summary.json has them all."""
     before = summary["before"]
     after = summary["after"]
     steps = count_of(summary["steps"], "step")
@@ -40,7 +39,7 @@ def summary_lines(summary: Mapping[str, Any]) -> list[str]:
 
 
 def _in_reading_order(keys: Sequence[str]) -> list[str]:
-    """Figures by role, as they first come, then the plain ones, then as the guide ranks them."""
+    """Sorted by role, in the order of ``keys``; then figures of the usual split before others; then by rank."""
     roles = list(dict.fromkeys(key.split("/")[0] for key in keys))
 
     def sort_key(key: str) -> tuple[int, int, tuple[int, int, str]]:
@@ -62,16 +61,23 @@ def _aligned_lines(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def summary_keys(figures: Iterable[str]) -> list[str]:
-    """The figures of a summary: the headlines, or all of a run that has none, and what they leave out."""
-    names = {key: key.split("/", 1)[-1] for key in figures}
-    shown = [key for key, name in names.items() if name not in LEFT_OUT]
-    headlines = [key for key in shown if names[key] in FURTHER or is_headline(names[key])]
-    left_out = [key for key, name in names.items() if name in LEFT_OUT]
-    return [*(headlines or shown), *left_out]
+    """The figures to print: the headlines, or all if a run has no headline; and the shares that they exclude."""
+    excluded_shares = []
+    headlines = []
+    others = []
+    for key in figures:
+        name = key.split("/", 1)[-1]  # without the role
+        if name in EXCLUDED_SHARES:
+            excluded_shares.append(key)
+        elif name in EXTRA_HEADLINES or is_headline(name):
+            headlines.append(key)
+        else:
+            others.append(key)
+    return [*(headlines or others), *excluded_shares]
 
 
 def figure_text(estimate: Mapping[str, Any] | None) -> str:
-    """``0.412 [0.380, 0.445]``; what is not known of it is a question mark."""
+    """``0.412 [0.380, 0.445]``, with ? for an unknown bound, or – for an unknown value."""
     if estimate is None or estimate.get("value") is None:
         return "–"
     low = _bound_text(estimate.get("low"))

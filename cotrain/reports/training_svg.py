@@ -19,7 +19,7 @@ from cotrain.runs.figures import costs_of
 from cotrain.storage.jsonl import read_jsonl
 
 WINDOW = 4  # training steps that one point is the mean of
-SHOWN = (  # figures of any role; "gap" besides
+SHOWN_METRICS = (  # of any role; the metric "gap" is shown as well, which has no role
     "accuracy",
     "reward/step",
     "reward/proxy",
@@ -37,7 +37,7 @@ def training_svg(runs: Mapping[str, Sequence[Path]], metrics: Sequence[str] = ()
 
     Args:
         runs: recipe → directories of its runs, one a seed.
-        metrics: keys of metrics.jsonl (default: those of ``SHOWN`` that any run has, and the gap).
+        metrics: keys of metrics.jsonl (default: those of ``SHOWN_METRICS`` that any run has, and the gap).
     """
     rows_by_recipe = {}
     keys: set[str] = set()
@@ -46,7 +46,9 @@ def training_svg(runs: Mapping[str, Sequence[Path]], metrics: Sequence[str] = ()
         for rows in rows_by_recipe[name]:
             keys.update(*rows)
 
-    shown_keys = list(metrics) or [key for key in sorted(keys) if key == "gap" or key.partition("/")[2] in SHOWN]
+    shown_keys = list(metrics) or [
+        key for key in sorted(keys) if key == "gap" or key.partition("/")[2] in SHOWN_METRICS
+    ]
     roles = {key.split("/")[0] for key in keys if key.endswith("/traces")}
 
     panels = []
@@ -66,12 +68,14 @@ def training_svg(runs: Mapping[str, Sequence[Path]], metrics: Sequence[str] = ()
 
 
 def _training_rows(folder: Path) -> list[dict[str, Any]]:
-    """The steps of a run, each with what had been spent after it."""
-    steps = (row for row in read_jsonl(folder / "metrics.jsonl") if "kind" not in row)
-    return [row | spent for row, spent in zip(steps, costs_of(folder)[1:], strict=True)]
+    """The training steps of a run, each with what had been spent after it."""
+    steps = (row for row in read_jsonl(folder / "metrics.jsonl") if "kind" not in row)  # other rows have a "kind"
+    spent_after_step = costs_of(folder)[1:]  # the first entry is before step 1
+    return [row | spent for row, spent in zip(steps, spent_after_step, strict=True)]
 
 
 def _block_means(rows: Iterable[Mapping[str, Any]], metric: str, axis: str) -> Points:
+    """(cost, metric), averaged over blocks of ``WINDOW`` steps."""
     measured = [(float(row[axis]), float(row[metric])) for row in rows if isinstance(row.get(metric), int | float)]
     means: list[tuple[float, float]] = []
     for start in range(0, len(measured), WINDOW):
@@ -79,4 +83,5 @@ def _block_means(rows: Iterable[Mapping[str, Any]], metric: str, axis: str) -> P
         x = sum(x for x, _ in block) / len(block)
         y = sum(y for _, y in block) / len(block)
         means.append((x, y))
+    # A curve needs ascending costs. A cost that was not measured is the same at every step, so one point is left.
     return [(x, y) for i, (x, y) in enumerate(means) if i == 0 or x > means[i - 1][0]]

@@ -43,7 +43,7 @@ from cotrain.reports.detail import dump_json
 from cotrain.reports.page import render_page, security_policy
 from cotrain.reports.places import MOST_PLACES, ViewPlace
 from cotrain.reports.runs import RunView, open_run
-from cotrain.storage.ledger import ODD
+from cotrain.storage.ledger import WRONG_SHAPE_ERRORS
 
 HOST = "127.0.0.1"
 NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -356,7 +356,12 @@ class _Handler(BaseHTTPRequestHandler):
                 raise RequestRefused(HTTPStatus.NOT_FOUND)
         except RequestRefused as refused:
             self.send_error(refused.status)
-        except (ValueError, OSError, CotrainError, *ODD):  # an address that is none, or a file that is gone or odd
+        except (
+            ValueError,
+            OSError,
+            CotrainError,
+            *WRONG_SHAPE_ERRORS,
+        ):  # an address that is none, or a file that is gone or odd
             self.send_error(HTTPStatus.BAD_REQUEST)
 
     def _check_origin(self) -> None:

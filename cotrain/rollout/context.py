@@ -3,18 +3,17 @@ answer."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from cotrain.core.errors import CotrainError
 from cotrain.core.seeding import Address, seed_of
-from cotrain.core.types import Completion, Grade, Task
+from cotrain.core.types import Completion
 from cotrain.inference.contract import Engine, Request, SpeakerError
 from cotrain.prompts.render import Rendering
 from cotrain.rollout.role import Role
 
-Grader = Callable[[Task, str], Awaitable[Grade]]
 PromptFields = dict[str, dict[str, str]]  # address of a conversation → field of its role's prompt → what it showed
 
 
@@ -31,11 +30,10 @@ class RolloutContext:
     engine: Engine
     renderers: Mapping[str, Rendering]  # policy name → its renderer
     roles: Mapping[str, Role]
-    grader: Grader | None
     seed: int
     split: str
     step: int
-    fields_by_address: PromptFields = field(default_factory=dict)  # of conversations to which no group was given
+    fields_by_address: PromptFields = field(default_factory=dict)  # what conversations in default groups showed
 
     async def sample_answer(
         self,

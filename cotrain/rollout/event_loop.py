@@ -28,12 +28,12 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from cotrain.core.errors import CotrainError
 from cotrain.core.verbosity import print_note
@@ -236,7 +236,7 @@ class EngineEventLoop(asyncio.SelectorEventLoop):
         self.given_up = False  # True: whoever waited for its result was interrupted, and its work shall end
         self.joint_calls: dict[object, JointCall] = {}  # key → the call that ``in_one_call`` prepares
         self.stall_detector = StallDetector()
-        self._runs_until: asyncio.Future[Any] | None = None  # ``stop`` is right once this future is done
+        self._work: asyncio.Task[Any] | None = None  # what the loop runs now: asyncio stops the loop once it is done
         super().__init__(_EngineSelector(self))
         self.set_exception_handler(_report_error)
 
@@ -249,8 +249,9 @@ class EngineEventLoop(asyncio.SelectorEventLoop):
             return self._run_in_thread(work, advance)
         self.advance = advance or _no_work
         self.stall_detector.begin_collection()
+        self._work = task = self.create_task(work)
         try:
-            return self.run_until_complete(work)
+            return self.run_until_complete(task)
         except asyncio.CancelledError as error:
             raise ProtocolStoppedLoop(
                 "a protocol cancelled the play it is part of, as by `asyncio.all_tasks()`; cancel only tasks of "
@@ -266,20 +267,12 @@ class EngineEventLoop(asyncio.SelectorEventLoop):
             ) from error
         finally:
             self._cancel_all()
+            self._work = None
             self.stall_detector.note_resting()
 
-    def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
-        """As in asyncio; notes the future, so that ``stop`` can tell whether a protocol calls it."""
-        outer = self._runs_until
-        self._runs_until = asyncio.ensure_future(cast("Awaitable[T]", future), loop=self)
-        try:
-            return super().run_until_complete(self._runs_until)
-        finally:
-            self._runs_until = outer
-
     def stop(self) -> None:
-        """asyncio calls it once the future is done. Raises ProtocolStoppedLoop where a protocol calls it before."""
-        if self._runs_until is not None and not self._runs_until.done():
+        """asyncio calls it once the work is done. Raises ProtocolStoppedLoop where a protocol calls it before."""
+        if self._work is not None and not self._work.done():
             raise ProtocolStoppedLoop(
                 "a protocol cannot stop the loop it is played in; return, or raise an exception",
                 code="E_PROTOCOL_STOPS_LOOP",
@@ -340,7 +333,8 @@ class EngineEventLoop(asyncio.SelectorEventLoop):
         tasks = asyncio.all_tasks(self)
         _cancel_tasks(tasks)
         if tasks:
-            self.run_until_complete(asyncio.wait(tasks))
+            self._work = self.create_task(asyncio.wait(tasks))
+            self.run_until_complete(self._work)
         for task in tasks:
             if not task.cancelled():
                 task.exception()  # asyncio logs an exception that was never retrieved

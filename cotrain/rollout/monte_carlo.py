@@ -11,11 +11,12 @@
 StepWiser is arXiv 2508.19229 (§3.2; n = 4, α = 0.8 and γ = 0.7 at 7B, α = 0.4 and γ = 0.8 at 1.5B; its ratio is strict
 and does not say what follows a 0), GenPRM arXiv 2504.00891 (γ = 0.8). The continuations are a role of their own, by the
 solver's policy: they get no signal, so nothing can learn from them, and they stay out of the solver's figures. The
-answer is judged after the last step and has the grade itself for its label, as a last step has with both.
+answer has a label, too: its grade.
 
-A label says whether the solution can still end right, so every step after an unrepaired error is wrong to it. The
-oracle of the word problems judges each step by what stands before it: there, a step that goes on correctly from a wrong
-value is right. ``label_right`` is below 1 for that reason alone; ``first_wrong_right`` compares what both mean alike.
+A label says whether the solution can still end right. So every step after an error that is not repaired is labelled
+wrong. The oracle of the word problems judges each step by the steps before it: there, a step that goes on correctly
+from a wrong value is right. That is why ``label_right``, the agreement of the two, is below 1. They mean the same up to
+the first error, which ``first_wrong_right`` compares.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ from cotrain.rollout.protocols import continue_from, include_closing_tag
 from cotrain.rollout.role import Role, Turn
 from cotrain.rollout.runner import Roles
 
-Labels = Literal["absolute", "relative", "ratio", "oracle"]
-LABELS: tuple[str, ...] = get_args(Labels)
+MonteCarloRule = Literal["absolute", "relative", "ratio"]
+MONTE_CARLO_RULES: tuple[str, ...] = get_args(MonteCarloRule)
+Labels = Literal[MonteCarloRule, "oracle"]  # "oracle": no continuations, but the truth of the steps
 ALPHA = 0.8  # weight of progress in "relative"
 BEST_OF = 4  # n of "relative"
 GAMMA = 0.8  # least ratio in "ratio"
 
-LABELLED = Metadata[bool]("labelled", bool, "were there labels for the steps of the solution")
+HAS_LABELS = Metadata[bool]("labelled", bool, "were there labels for the steps of the solution")
 LABEL_POSITIVE = Metadata[float]("label_positive", float, "share of the steps that are labelled right")
 FIRST_WRONG_RIGHT = Metadata[bool]("first_wrong_right", bool, "do the labels place the first wrong step where it is")
 MONTE_CARLO = Finding[list[float]](
@@ -49,40 +51,52 @@ MONTE_CARLO = Finding[list[float]](
 STEP_LABELS = Finding[list[bool]]("labels", list[bool], "labels of the steps and, last, of the answer")
 
 
-def labels_of(
-    kind: str, values: Sequence[float], *, alpha: float = ALPHA, best_of: int = BEST_OF, gamma: float = GAMMA
+def apply_rule(
+    rule: str, values: Sequence[float], *, alpha: float = ALPHA, best_of: int = BEST_OF, gamma: float = GAMMA
 ) -> list[bool] | None:
-    """One label for each of K steps; None for "ratio" when MC(0) is 0, as no progress is defined from there (the
-    authors of GenPRM skip such problems too).
+    """Label K steps by a Monte-Carlo rule. None for "ratio" if MC(0) is 0, as no progress is defined from there; the
+    authors of GenPRM skip such problems too.
 
     Args:
         values: ``[K + 1]`` MC(0) … MC(K), each in [0, 1].
 
-    Raises UnknownName for a kind that is not Monte-Carlo.
+    Raises UnknownName for another rule.
     """
-    labels: list[bool] = []
-    if kind == "absolute":
-        return [value > 0.0 for value in values[1:]]
-    if kind == "relative":
-        for before, after in pairwise(values):
-            best_before = 1.0 - (1.0 - before) ** best_of
-            best_after = 1.0 - (1.0 - after) ** best_of
-            labels.append(after + alpha * (best_after - best_before) > 0.0)
-        return labels
-    if kind != "ratio":
-        raise UnknownName("Monte-Carlo label", kind, LABELS[:-1])
+    if rule == "absolute":
+        return [mc > 0.0 for mc in values[1:]]
+    if rule == "relative":
+        return _relative_labels(values, alpha, best_of)
+    if rule != "ratio":
+        raise UnknownName("Monte-Carlo label", rule, MONTE_CARLO_RULES)
     if values[0] == 0.0:
         return None
-    can_end_right = True
-    for before, after in pairwise(values):
-        can_end_right = can_end_right and after > 0.0
-        labels.append(can_end_right and after / before >= gamma)
+    return _ratio_labels(values, gamma)
+
+
+def _relative_labels(values: Sequence[float], alpha: float, best_of: int) -> list[bool]:
+    """MC(k) + α (B(k) − B(k−1)) > 0 with B = 1 − (1 − MC)^n."""
+    labels = []
+    for mc_before, mc in pairwise(values):
+        b_before = 1.0 - (1.0 - mc_before) ** best_of
+        b = 1.0 - (1.0 - mc) ** best_of
+        labels.append(mc + alpha * (b - b_before) > 0.0)
     return labels
 
 
-def share_right(verdicts: Sequence[bool], labels: Sequence[bool], counted: Sequence[int] | None = None) -> float:
-    """Share of the verdicts at the places ``counted`` (all, if None) that are the label."""
-    places = range(len(labels)) if counted is None else counted
+def _ratio_labels(values: Sequence[float], gamma: float) -> list[bool]:
+    """MC(k) / MC(k−1) ≥ γ, and False from the first 0 on."""
+    labels = []
+    can_end_right = True
+    for mc_before, mc in pairwise(values):
+        can_end_right = can_end_right and mc > 0.0
+        labels.append(can_end_right and mc / mc_before >= gamma)
+    return labels
+
+
+def share_equal(verdicts: Sequence[bool], labels: Sequence[bool], places: Sequence[int] | None = None) -> float:
+    """Share of the verdicts that equal the label, over these places; None: over all."""
+    if places is None:
+        places = range(len(labels))
     return sum(verdicts[k] == labels[k] for k in places) / len(places)
 
 
@@ -109,18 +123,19 @@ def review_verdicts(review: Turn) -> tuple[bool, ...]:
 
 
 def completer_role(solver: Role) -> Role:
-    """The role ``completer``: the solver going on from the beginning it is given, with nothing parsed."""
+    """The role ``completer``: the solver, which goes on from a beginning. Its answers are not parsed."""
     return replace(solver, parse=None)
 
 
 async def step_values(task: Task, roles: Roles, solutions: Sequence[Turn], *, rollouts: int) -> dict[str, list[float]]:
-    """MC(0) … MC(K) of readable solutions to one task, by their ids. A beginning that several share is continued once.
+    """MC(0) … MC(K) of readable solutions to one task, by their ids. A beginning that several solutions share is
+    continued only once.
 
     Raises ValueError, which ends the episode, when no continuation of a beginning could be graded.
     """
 
     async def value_of(beginning: str, group: str) -> float:
-        """The share of continuations whose answer is right."""
+        """MC: the share of continuations whose answer is right."""
         grades = []
         chats = [roles.completer.begin(group=group, problem=task.prompt) for _ in range(rollouts)]
         for turn in await gather([continue_from(chat, beginning) for chat in chats]):
@@ -135,16 +150,18 @@ async def step_values(task: Task, roles: Roles, solutions: Sequence[Turn], *, ro
         return sum(grades) / len(grades)
 
     beginnings_by_id = {solution.id: beginnings_of(solution) for solution in solutions}
-    distinct: dict[str, None] = {}  # in the order in which they come
+    different_beginnings: list[str] = []
     for beginnings in beginnings_by_id.values():
-        distinct |= dict.fromkeys(beginnings)
+        for beginning in beginnings:
+            if beginning not in different_beginnings:
+                different_beginnings.append(beginning)
 
-    calls = [value_of(beginning, f"{solutions[0].id}:{i}") for i, beginning in enumerate(distinct)]
-    values = dict(zip(distinct, await gather(calls), strict=True))
-    return {
-        solution_id: [values[beginning] for beginning in beginnings]
-        for solution_id, beginnings in beginnings_by_id.items()
-    }
+    calls = [value_of(beginning, f"{solutions[0].id}:{i}") for i, beginning in enumerate(different_beginnings)]
+    value_by_beginning = dict(zip(different_beginnings, await gather(calls), strict=True))
+    values_by_id = {}
+    for solution_id, beginnings in beginnings_by_id.items():
+        values_by_id[solution_id] = [value_by_beginning[beginning] for beginning in beginnings]
+    return values_by_id
 
 
 def beginnings_of(solution: Turn) -> list[str]:
@@ -156,53 +173,64 @@ def beginnings_of(solution: Turn) -> list[str]:
     return beginnings
 
 
-async def step_labels(
+async def label_steps(
     task: Task,
     roles: Roles,
     solutions: Sequence[Turn],
     *,
-    kind: str,
+    labels_by: str,
     rollouts: int,
     alpha: float = ALPHA,
     gamma: float = GAMMA,
 ) -> dict[str, list[bool]]:
     """Labels of the K steps and, last, of the answer, for readable and examined solutions to one task, by their ids.
 
-    ``kind`` "oracle" takes the truth of the steps instead: the ceiling. Solutions that ``labels_of`` has no labels for
-    are left out. The values are findings of a solution; how far its labels agree with the oracle is metadata.
+    A solution for which the rule has no labels is left out. Findings of a solution are its values and labels; metadata
+    says how far its labels agree with the oracle.
+
+    Args:
+        labels_by: a Monte-Carlo rule; or "oracle" for the truth of the steps, which is the ceiling.
+        rollouts: continuations of each beginning.
     """
     if not solutions:
         return {}
+    uses_oracle = labels_by == "oracle"
     values_by_id: dict[str, list[float]] = {}
-    if kind != "oracle":
+    if not uses_oracle:
         values_by_id = await step_values(task, roles, solutions, rollouts=rollouts)
 
     labels_by_id: dict[str, list[bool]] = {}
     for solution in solutions:
-        truth = STEP_OK.of(solution)
         values = values_by_id.get(solution.id, [])
         labels: Sequence[bool] | None
-        if kind == "oracle":
-            if truth is None:
-                raise ConfigError(
-                    f"labels 'oracle': nobody knows the steps of task {task.id}; expected one of {LABELS[:-1]}",
-                    code="E_STEPS_UNKNOWN",
-                )
-            labels = truth
+        if uses_oracle:
+            labels = _true_labels(task, solution)
         else:
-            labels = labels_of(kind, values, alpha=alpha, gamma=gamma)
+            labels = apply_rule(labels_by, values, alpha=alpha, gamma=gamma)
 
-        solution.add_metadata(LABELLED, labels is not None)
+        solution.add_metadata(HAS_LABELS, labels is not None)
         if labels is None:
             continue
         labels_by_id[solution.id] = [*labels, CORRECT.require(solution)]
         solution.add_finding(MONTE_CARLO, values)
         solution.add_finding(STEP_LABELS, labels_by_id[solution.id])
         solution.add_metadata(LABEL_POSITIVE, sum(labels) / len(labels))
-        if truth is not None:
-            solution.add_metadata(LABEL_RIGHT, share_right(labels, truth))
-            solution.add_metadata(FIRST_WRONG_RIGHT, _first_false(labels) == _first_false(truth))
+        true_labels = STEP_OK.of(solution)
+        if true_labels is not None:
+            solution.add_metadata(LABEL_RIGHT, share_equal(labels, true_labels))
+            solution.add_metadata(FIRST_WRONG_RIGHT, _first_false(labels) == _first_false(true_labels))
     return labels_by_id
+
+
+def _true_labels(task: Task, solution: Turn) -> Sequence[bool]:
+    """The oracle's labels of the steps. Raises ConfigError for a task whose steps nobody knows."""
+    labels = STEP_OK.of(solution)
+    if labels is None:
+        raise ConfigError(
+            f"labels 'oracle': nobody knows the steps of task {task.id}; expected one of {MONTE_CARLO_RULES}",
+            code="E_STEPS_UNKNOWN",
+        )
+    return labels
 
 
 def _first_false(labels: Sequence[bool]) -> int:

@@ -1,9 +1,10 @@
-"""A proposer writes problems, solvers solve them, and each is paid by what the others make of it.
+"""A proposer writes problems, and solvers solve them. Solvers are rewarded for right answers, and the proposer for how
+hard its problem was: by p, the share of solutions that are right by the label.
 
-``proposer_solver`` says which methods pay how. p is the share of solvers that are right by the label. The gate is a
-program that reads the problem and works it out (``readers.py``): the package's own of word problems, a user's of any
-others. A text that held-out problems could have is never learned from, with a gate or without; neither is one that the
-program fails on. The turn of such a proposal is masked, with the reason.
+The recipe ``proposer_solver`` lists the methods with their rewards. The gate is a program that reads a problem and
+solves it (``readers.py``): the package's own for word problems, a user's for any others. A text that a held-out problem
+could have is never learned from, with a gate or without. Neither is one on which the program fails. The turn of such a
+proposal is masked, with the reason.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from cotrain.rollout.role import Role, Turn
 from cotrain.rollout.runner import RoleHandle, Roles
 from cotrain.rollout.stores import MINTED, REPLAYED, TaskPool
 from cotrain.rollout.tools.search import AskFailed
-from cotrain.rollout.votes import agrees_with, elected_turn, is_right
+from cotrain.rollout.votes import agrees_with, elected_turn, label_is_right
 
 # The prompts of a proposer: terse, for word problems in words, and for problems of any other kind.
 PROPOSE = "{hint}\nWrite a problem:"
@@ -52,7 +53,7 @@ answer, which follows from its own text. Do not solve it. Write the problem alon
 {hint}"""
 
 Shown = Literal["problem", "nothing"]  # what a proposer sees of the pool
-Pay = Literal["hard", "learnable", "parabola", "uncertain", "target"]
+Pay = Literal["hard", "learnable", "parabola", "uncertain", "target"]  # ``proposer_pay`` has their equations
 RECENT = 64  # problems of the pool that a new one is compared with
 LEARNABLE = Signal("learnable", meaning="what the proposer is paid for how hard its problem is")
 VALID = Metadata[bool]("valid", bool, "is what was proposed a problem, by the program")
@@ -75,18 +76,22 @@ def proposer_pay(pay: str, p: float, target: float = 0.5) -> float:
 
 
 def proposer_role(policy: str, model: str, reader: Reader) -> Role:
-    """Writes a problem: field ``hint``, another problem or nothing. A word problem is all that it writes, any other one
-    stands in tags."""
-    short = is_terse(model)
-    sampling = Sampling(max_tokens=192 if short else 512)
+    """A role that writes a problem. Its field ``hint`` is another problem, or nothing.
+
+    The whole text of the role is a word problem. Problems of other kinds stand in tags.
+    """
+    is_short = is_terse(model)
+    sampling = Sampling(max_tokens=192 if is_short else 512)
     if isinstance(reader, WordReader):
-        return Role(policy=policy, prompt=PROPOSE if short else PROPOSE_FULL, sampling=sampling)
+        return Role(policy=policy, prompt=PROPOSE if is_short else PROPOSE_FULL, sampling=sampling)
     return Role(policy=policy, prompt=PROPOSE_LIKE, parse=parse_proposal, sampling=sampling)
 
 
 def parse_proposal(text: str, fields: Mapping[str, Any]) -> Query | ParseFailure:
-    """The last ``<problem>…</problem>`` behind any thought; all that is said there where it has no such tag. Reasons of
-    failure: "too long", "unclosed think", "no problem"."""
+    """The last ``<problem>…</problem>`` behind any thought; the whole text behind the thought where it has no such tag.
+
+    Reasons of failure: "too long", "unclosed think", "no problem".
+    """
     if len(text) > MAX_CHARS:
         return ParseFailure(reason="too long")
     problem = behind_thoughts(text)
@@ -103,32 +108,37 @@ def parse_proposal(text: str, fields: Mapping[str, Any]) -> Query | ParseFailure
 
 
 def hint_of(task: Task, pool: TaskPool, shown: str, reader: Reader) -> str:
-    """Return the problem that a proposer is shown: one of the pool, where it is to see one. Where problems are not word
-    problems, it sees at least the task's, to know what they are like."""
+    """Return the problem in a proposer's prompt: one of the pool, if ``shown`` is "problem" and the pool has one.
+
+    Else it is "" for word problems. For any others it is the task's, so that the proposer knows what they are like.
+    """
     if shown == "problem":
-        other = pool.draw_problem(rng_of("reference", task.id, len(pool.items)))
-        if other is not None:
-            return other.problem
+        pool_item = pool.draw_problem(rng_of("reference", task.id, len(pool.items)))
+        if pool_item is not None:
+            return pool_item.problem
     if isinstance(reader, WordReader):
         return ""
     return task.prompt
 
 
 def text_of(proposal: Turn) -> str:
-    """The problem that was written, "" for none."""
-    parsed = proposal.parsed
-    if parsed is None:  # a word problem is all that was written
+    """The text of a proposal's problem, "" for none."""
+    query = proposal.parsed
+    if query is None:  # the role has no parser: its whole text is a word problem
         return proposal.text.strip()
-    if parsed.ok:
-        return str(parsed.text)
+    if query.ok:
+        return str(query.text)
     return ""
 
 
 async def read_proposal(
     proposal: Turn, task: Task, reader: Reader, pool: TaskPool | None
 ) -> tuple[str, Task | ParseFailure | None]:
-    """The text of the problem, "" where it has none, and what the reader makes of it. What a program knows becomes
-    metadata. Raises AskFailed where the program fails."""
+    """The text of the problem, "" for none, and the task that the reader makes of it; or the reason why it makes none,
+    or None where no program reads such problems.
+
+    What a program finds out becomes metadata. Raises AskFailed where the program fails.
+    """
     text = text_of(proposal)
     problem: Task | ParseFailure | None
     if isinstance(proposal.parsed, ParseFailure):
@@ -164,10 +174,21 @@ async def propose_and_solve(
     reuse: float,
     reader: Reader = WORDS,
 ) -> None:
-    """One proposal and ``samples`` solutions, paid as the variant says.
+    """One proposal and ``samples`` solutions, with their rewards.
 
-    ``gate``: pay only for what ``reader`` reads. ``reuse``: where the proposal is not valid, the solvers get a problem
-    of the pool that no larger share than this solved.
+    Args:
+        pool: problems that were proposed before.
+        samples: solutions of a problem.
+        shown: what the proposer sees of the pool.
+        labels: what an answer is compared with: the answer of a program, or the majority of the answers.
+        pay: the reward of the proposer, as a function of p.
+        target: the p of the highest reward for ``pay="target"``.
+        gate: reward only problems that ``reader`` reads.
+        band: solvers are rewarded only where p is in [low, high].
+        repeats: reward that is taken off a problem, times the share of the pool's latest ones that are like it.
+        invalid: reward of a proposal that is refused.
+        reuse: instead of a refused proposal the solvers get a problem of the pool whose p was at most this.
+        reader: reads and solves problems.
     """
     proposal = await roles.proposer(hint=hint_of(task, pool, shown, reader), problem=task.prompt)
     is_refused = True
@@ -187,27 +208,27 @@ async def propose_and_solve(
         proposal.fail(str(error))
 
     if is_refused:
-        old = pool.draw_problem(rng_of("replay", proposal.id, task.id), below=reuse)
-        if old is not None:
-            old_task = reader.recall(old.problem, old.answer, task)
-            share = await solve_proposal(roles, old.problem, old_task, proposal, samples, labels, band)
-            if share is not None:
-                proposal.add_finding(REPLAYED, (old.signature, share))
+        pool_item = pool.draw_problem(rng_of("replay", proposal.id, task.id), below=reuse)
+        if pool_item is not None:
+            pool_task = reader.recall(pool_item.problem, pool_item.answer, task)
+            p = await solve_proposal(roles, pool_item.problem, pool_task, proposal, samples, labels, band)
+            if p is not None:
+                proposal.add_finding(REPLAYED, (pool_item.signature, p))
         return
 
-    known_task = problem if isinstance(problem, Task) else None
-    share = await solve_proposal(roles, text, known_task, proposal, samples, labels, band)
-    if share is None:
+    solved_task = problem if isinstance(problem, Task) else None  # with the program's answer
+    p = await solve_proposal(roles, text, solved_task, proposal, samples, labels, band)
+    if p is None:
         proposal.fail("ungraded")
         return
-    answer = str(known_task.gold) if known_task else ""
-    proposal.add_metadata(SOLVED, share)
-    proposal.add_finding(MINTED, (text, answer, reader.signature_of(text), share))
+    answer = str(solved_task.gold) if solved_task else ""
+    proposal.add_metadata(SOLVED, p)
+    proposal.add_finding(MINTED, (text, answer, reader.signature_of(text), p))
 
-    payment = proposer_pay(pay, share, target)
+    reward = proposer_pay(pay, p, target)
     if repeats:
-        payment -= repeats * share_alike(text, pool, reader)
-    proposal.reward(LEARNABLE, payment)
+        reward -= repeats * share_alike(text, pool, reader)
+    proposal.reward(LEARNABLE, reward)
 
 
 def share_alike(text: str, pool: TaskPool, reader: Reader) -> float:
@@ -221,49 +242,51 @@ def share_alike(text: str, pool: TaskPool, reader: Reader) -> float:
 async def solve_proposal(
     roles: Roles,
     text: str,
-    known: Task | None,
+    solved_task: Task | None,
     proposal: Turn,
     samples: int,
     labels: str,
     band: tuple[float, float],
 ) -> float | None:
-    """Solve it ``samples`` times; returns the share that is right by the label, None where no answer could be graded.
+    """Solve the problem ``text`` ``samples`` times. Returns p, the share of answers that are right by the label; None
+    where no answer could be graded.
 
-    Where that share is outside of ``band``, nobody is paid. Where a program knows the truth, it is metadata.
+    ``solved_task``: the problem with the answer of a program, which becomes metadata; None where no program solves it.
+    Where p is outside of ``band``, no solver is rewarded.
     """
-    turns = await answer_proposal(roles.solver, samples, text, known, roles, group=proposal.id)
+    turns = await answer_proposal(roles.solver, samples, text, solved_task, roles, group=proposal.id)
     if not turns:
         return None
 
-    elected = None
+    label = None
     if labels == "vote":
-        elected = elected_turn(turns)
-        right_by_label = [agrees_with(turn, elected) for turn in turns]
+        label = elected_turn(turns)
+        grades = [agrees_with(turn, label) for turn in turns]
     else:
-        right_by_label = [bool(CORRECT.of(turn)) for turn in turns]
-    share = sum(right_by_label) / len(right_by_label)
+        grades = [bool(CORRECT.of(turn)) for turn in turns]
+    p = sum(grades) / len(grades)
 
     low, high = band
-    for turn, is_right_by_label in zip(turns, right_by_label, strict=True):
-        if low <= share <= high:
-            turn.reward(OUTCOME, float(is_right_by_label))
-        if known is None:
+    for turn, grade in zip(turns, grades, strict=True):
+        if low <= p <= high:
+            turn.reward(OUTCOME, float(grade))
+        if solved_task is None:
             continue
         if labels == "program":
             turn.add_metadata(LABEL_RIGHT, True)
-        elif elected is not None:
-            turn.add_metadata(LABEL_RIGHT, is_right(elected))
-    return share
+        elif label is not None:
+            turn.add_metadata(LABEL_RIGHT, label_is_right(label))
+    return p
 
 
 async def answer_proposal(
-    solver: RoleHandle, samples: int, text: str, known: Task | None, roles: Roles, group: str | None
+    solver: RoleHandle, samples: int, text: str, solved_task: Task | None, roles: Roles, group: str | None
 ) -> list[Turn]:
-    """Solutions of a proposed problem, with the truth as metadata where a program knows it; those whose grading failed
-    are left out."""
+    """Solutions of a proposed problem, without those whose grading failed. ``solved_task``: the problem with the answer
+    of a program, by which they are graded; None where no program solves it."""
     turns = await solver.many(samples, group=group, problem=text)
-    if known is not None:
-        return [turn for turn in turns if await examine(known, roles, turn) is not None]
+    if solved_task is not None:
+        return [turn for turn in turns if await examine(solved_task, roles, turn) is not None]
     for turn in turns:
         if turn.parsed.ok:
             turn.add_finding(ANSWER, turn.parsed.answer)
@@ -273,6 +296,7 @@ async def answer_proposal(
 
 
 def write_problem(fields: Mapping[str, Any], rng: Random) -> str:
+    """A program that writes the problem in its prompt."""
     return str(fields["problem"])
 
 

@@ -22,7 +22,7 @@ from cotrain.core.arguments import check_called_with
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import ParseFailure, Task, TaskSource, has_split
 from cotrain.core.user_code import function_target
-from cotrain.data.columns import normal_question
+from cotrain.data.question_text import normal_question
 from cotrain.data.word_problems.reader import operation_string, problem_signature, read_problem, task_of
 from cotrain.data.word_problems.source import BUCKETS, WordProblems, text_bucket
 from cotrain.grading.check_worker import verdict_of
@@ -189,7 +189,7 @@ def _check_pool(target: str) -> GradingPool:
 
 @cache
 def _answer_grader() -> AnswerGrader:
-    """One for all sources whose own grader knows only their own problems."""
+    """The grader of proposed problems where a source's own grader knows only its own problems."""
     return AnswerGrader()
 
 

@@ -35,9 +35,14 @@ async def review(
 ) -> list[Turn]:
     """``n`` judgements of a solution that could be parsed and was examined, without any reward.
 
-    They come in whatever format the role has (``verifier_roles.py``), with their findings, and with the truth as
-    metadata where it is known. ``group``: reviews of one group are compared with each other, by default those of this
-    solution. ``text``: as in ``examine``."""
+    They have the format of the role (``verifier_roles.py``), their findings, and the truth as metadata where it is
+    known.
+
+    Args:
+        group: reviews of one group are compared with each other; by default those of this solution.
+        role: name of the verifier.
+        text: is shown as the solution; by default the solution in tags.
+    """
     verifier = getattr(roles, role)
     solution_text = solution.tagged_text if text is None else text
     fields = fields_for(task, roles, verifier, solution, solution_text)
@@ -51,7 +56,8 @@ async def review_all(
     """``n`` judgements of each solution by the role ``verifier``, as ``review`` has them, all at once.
 
     ``tool="python"`` runs the programs in them while they are written (``rollout/tools/calls.py``, for roles of
-    ``verifier_roles.genprm``). Then the last turn of each judgement stands for it, parsed with all of it.
+    ``verifier_roles.genprm``). A judgement then has several turns. The last one is returned, with what was parsed from
+    the text of all.
     """
     if tool not in TOOLS:
         raise UnknownName("tool", tool, TOOLS)
@@ -79,8 +85,8 @@ async def _review_with_programs(verifier: RoleHandle, n: int, solution: Turn, fi
 
 def fields_for(task: Task, roles: Roles, verifier: RoleHandle, solution: Turn, text: str) -> dict[str, Any]:
     """The fields of a verifier's prompt: the problem, the number of steps, and ``text`` as the solution."""
-    shown = fields_to_show(verifier.fields, roles.nonce(solution), solution=text)
-    return {"problem": task.prompt, "count": len(solution.parsed.steps), **shown}
+    solution_fields = fields_to_show(verifier.fields, roles.nonce(solution), solution=text)
+    return {"problem": task.prompt, "count": len(solution.parsed.steps), **solution_fields}
 
 
 def _record_reviews(solution: Turn, turns: list[Turn]) -> list[Turn]:
@@ -111,10 +117,14 @@ async def hidden_audit(task: Task, roles: Roles, solution: Turn, *, payer_said: 
     """A second verifier, the role ``auditor``, says of a sample of the solutions whether they are right, and nobody is
     paid for it (arXiv 2609.01345).
 
-    ``payer_said``: the share of the paying judge's readable reviews that call this solution right; it is shown
-    beside the auditor's verdict, so that both are compared on the same solutions. ``share``: the chance with which a
-    solution is audited, drawn from its address. The auditor's answers are drawn from addresses of its own, so that a
-    run with an audit learns the same, bit for bit, as one without."""
+    The auditor's answers are drawn from addresses of its own, so that a run with an audit learns the same, bit for bit,
+    as one without.
+
+    Args:
+        payer_said: the share of the paying judge's readable reviews that call this solution right. It becomes a finding
+            of the auditor's verdict, so that both are compared on the same solutions.
+        share: the chance with which a solution is audited, drawn from its address.
+    """
     is_audited = rng_of("hidden audit", task.id, solution.id).random() < share
     if not is_audited:
         return
@@ -150,7 +160,7 @@ async def solve_then_verify(
     """The solver answers and the verifier reviews the answer ``reviews`` times (RL Tango, arXiv 2505.15034, §3).
 
     - The verifier's rewards: ``agreement`` is 1 when its final verdict is the truth, ``format`` is in [0, 1], and the
-      class label is for balancing. A review that cannot be read earns no agreement and says nothing about the solution.
+      class label is for balancing. A review that cannot be read has no agreement, and no vote on the solution.
     - The solver's step rewards, with ``step_rewards="verifier"``: 2x − 1 for the share x of reviews that call the step
       right, or for what another ``combine`` makes of several reviews; a step without a majority gets none.
     - A solution that cannot be read is not shown to the verifier, and counts as one wrong step.

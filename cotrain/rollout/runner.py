@@ -29,22 +29,22 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from cotrain.core.arguments import bound_function
 from cotrain.core.errors import ConfigError, CotrainError, EngineLost, TooLong, UnknownName
 from cotrain.core.seeding import Address, make_nonce
 from cotrain.core.signals import DeclaredSignals, declared_by
 from cotrain.core.types import BROKEN_OFF, TOO_LONG, AsyncGrader, Episode, Grade, NoGrader, RolloutFn, Store, Task
+from cotrain.core.verbosity import ProgressPrinter
 from cotrain.inference.contract import ContextLimitedEngine, Engine
 from cotrain.prompts.render import Rendering
 from cotrain.prompts.templates import fields_of
-from cotrain.rollout.context import Grader, PromptFields, RolloutContext
+from cotrain.rollout.context import PromptFields, RolloutContext
 from cotrain.rollout.conversation import Conversation, finish_conversations
 from cotrain.rollout.event_loop import EngineEventLoop, ProtocolStoppedLoop, engine_paused, gather, is_cancelled_by_loop
 from cotrain.rollout.role import Role, Turn
 
-OnEpisodeEnd = Callable[[], None]
 TRIES = 3  # attempts of one batch if the engine's process is lost
 _RESERVED = ("grade", "busy", "nonce")  # methods of ``Roles``, so no role can have these names
 
@@ -56,19 +56,33 @@ class FinishedEpisode(NamedTuple):
     why_too_long: str | None
 
 
-class BatchProgress(Protocol):
-    """Shows how far a batch is: called with the number of its episodes when the batch begins. Returns a function, which
-    is called without arguments when an episode of the batch ends."""
+class BatchProgress:
+    """Prints how many episodes of each batch have ended."""
 
-    def __call__(self, n_episodes: int, /) -> OnEpisodeEnd: ...
+    def __init__(self, text: str, say: Callable[[str], None]) -> None:
+        """``text``: with "{}" in the place of the count."""
+        self._text = text
+        self._say = say
+        self._printer: ProgressPrinter | None = None
+
+    def begin(self, n_episodes: int) -> None:
+        """A batch of so many episodes begins."""
+        self._printer = ProgressPrinter(n_episodes, self._text, self._say, at_once=True)
+
+    def episode_ended(self) -> None:
+        if self._printer is not None:
+            self._printer.add()
 
 
-async def grade_async(task: Task, text: str) -> Grade:
-    """Grade one answer: in a process of the task's grader, if it has any, so that many are graded at once; else in this
-    process."""
-    if isinstance(task.grader, AsyncGrader):
-        return await task.grader.agrade(task, text)
-    return task.grade(text)
+class JointProgress(BatchProgress):
+    """Prints how many episodes of several batches together have ended."""
+
+    def __init__(self, printer: ProgressPrinter) -> None:
+        """``printer``: has the number of all episodes."""
+        self._printer = printer
+
+    def begin(self, n_episodes: int) -> None:
+        """The printer goes on."""
 
 
 class Roles:
@@ -103,11 +117,12 @@ class Roles:
         return RoleHandle(self, name)
 
     async def grade(self, task: Task, said: Turn | str, *, text: str | None = None) -> Grade:
-        """``task.grade`` of what a turn says, by the runner's grader if it has one; the engine waits for it.
+        """``task.grade`` of what a turn says. A grader with processes of its own grades many answers at once in these,
+        and the engine waits for it.
 
-        A turn is graded by the answer that its role's parser found. Without one it is wrong, for the parser's reason.
-        ``text``: the whole solution, where the turn is only a part of it. A string is graded as it stands. Raises
-        ConfigError for a task that has no right or wrong answers, such as a game.
+        ``said``: a turn, which is wrong for the parser's reason where that found no answer; or a text. ``text``: the
+        whole solution, where the turn is only a part of it. Raises ConfigError for a task that has no right or wrong
+        answers, such as a game.
         """
         if isinstance(task.grader, NoGrader):
             raise ConfigError(
@@ -115,19 +130,21 @@ class Roles:
                 "right, so take other problems (--tasks), or a recipe that is made for these",
                 code="E_TASK_NOT_GRADABLE",
             )
+        # 1. A string is graded as it stands.
+        # 2. Of a turn, a grader of whole solutions (``task.whole``), or one without a gold answer to compare with, gets
+        #    all that was said, even if the parser found no answer in it.
+        # 3. Any other gets the answer that the parser found. If it found none, the turn is wrong.
         if isinstance(said, Turn):
-            # A grader that reads whole solutions (``task.whole``), or has no gold answer to compare with, gets all that
-            # was said, even if the parser found no answer in it.
             needs_whole_text = task.whole or task.gold is None
             to_grade = said.text_to_grade(text, whole=needs_whole_text)
             if to_grade is None:
                 return Grade(value=False, reason=said.parsed.reason)
         else:
             to_grade = said
-        if self._context.grader is None:
+        if not isinstance(task.grader, AsyncGrader):
             return task.grade(to_grade)
         async with engine_paused():  # so that its batches do not depend on how long grading takes
-            return await self._context.grader(task, to_grade)
+            return await task.grader.agrade(task, to_grade)
 
     def nonce(self, about: Turn) -> str:
         """A random marker, to be put around a turn's text when other roles see it, so that the text cannot end its
@@ -174,8 +191,8 @@ class Roles:
         )
         self._conversations.append(conversation)
         if group is None:
-            # Traces of the default group must have equal prompts. ``trainer/checks.py`` checks that when the batch is
-            # over, and names the field that differs.
+            # Recorded for ``trainer/checks.py``: all prompts of a default group must be equal. It checks that when the
+            # batch is over, and names the field that differs.
             field_names = sorted(fields_of(role.prompt))
             self._context.fields_by_address[str(address)] = {field: str(fields[field]) for field in field_names}
         return conversation
@@ -246,10 +263,8 @@ class RoleHandle:
 
     @property
     def whole_group(self) -> str:
-        """The default group by its name: all traces of this role on this task.
-
-        Pass it explicitly, as ``group=roles.solver.whole_group``, to allow different prompts in the group. In a call
-        without ``group`` they are an error.
+        """Pass it as ``group=roles.solver.whole_group`` to compare all traces of this role on this task although their
+        prompts differ. It is the default group, in which different prompts are an error unless it is named so.
         """
         return default_group(self._roles._position, self._name)
 
@@ -297,7 +312,6 @@ class RolloutRunner:
         roles: Mapping[str, Role],
         seed: int,
         *,
-        grader: Grader | None = None,
         loop: EngineEventLoop | None = None,
         progress: BatchProgress | None = None,
     ) -> None:
@@ -307,7 +321,6 @@ class RolloutRunner:
             renderers: policy → how its prompts become tokens.
             roles: name → role.
             seed: seed of the run; every request's seed is a hash of it and of the request's address.
-            grader: grades answers outside of this process; None calls ``task.grade`` in it.
             loop: event loop in which protocols run, to share connections with other runners; None: a new one.
             progress: shows how far each batch is.
 
@@ -325,7 +338,6 @@ class RolloutRunner:
         self.renderers = renderers
         self.roles = roles
         self.seed = seed
-        self.grader = grader
         self.loop = loop or EngineEventLoop()
         self.progress = progress
         self.set_aside: dict[str, str] = {}  # task id → why its prompt did not fit the context
@@ -343,7 +355,6 @@ class RolloutRunner:
             self.renderers,
             greedy_roles,
             self.seed,
-            grader=self.grader,
             loop=self.loop,
             progress=self.progress,
         )
@@ -375,28 +386,14 @@ class RolloutRunner:
             engine=self.engine,
             renderers=self.renderers,
             roles=self.roles,
-            grader=self.grader,
             seed=self.seed,
             split=split,
             step=step,
         )
-        # The signals that the protocol declares with ``@gives``: it may reward no others. Without ``@gives``: none.
-        declared = declared_by(protocol) or DeclaredSignals(protocol_name(protocol), ())
-
-        def new_attempt() -> Coroutine[Any, Any, list[FinishedEpisode]]:
-            """A fresh coroutine that runs all episodes, in the order of their addresses."""
-            on_end = self.progress(len(tasks) * group_size) if self.progress else None
-            coroutines = []
-            names = []
-            for position, task in enumerate(tasks, start=first_position):
-                for member in range(group_size):
-                    roles = Roles(context, position, member, declared, task_id=task.id, task_prompt=task.prompt)
-                    coroutines.append(_run_episode(protocol, task, roles, stores or {}, on_end))
-                    names.append(f"task {position}, member {member}")
-            return gather(coroutines, names)
-
-        finished = self._run_attempts(new_attempt)
-        is_training = step >= 0
+        finished = self._run_episodes(
+            context, protocol, tasks, group_size=group_size, first_position=first_position, stores=stores or {}
+        )
+        is_training = step >= 0  # evaluations have steps below 0
         if is_training:
             earlier = self.prompt_fields.get(step, {})  # a step may collect several batches
             self.prompt_fields[step] = earlier | context.fields_by_address
@@ -405,21 +402,40 @@ class RolloutRunner:
                 self.set_aside.setdefault(episode.task_id, why_too_long)
         return tuple(episode for episode, _ in finished)
 
-    def _run_attempts(
-        self, new_attempt: Callable[[], Coroutine[Any, Any, list[FinishedEpisode]]]
+    def _run_episodes(
+        self,
+        context: RolloutContext,
+        protocol: RolloutFn,
+        tasks: Sequence[Task],
+        *,
+        group_size: int,
+        first_position: int,
+        stores: Mapping[str, Store],
     ) -> list[FinishedEpisode]:
-        """Run a batch to its end, and again if the engine's process is lost: an engine keeps no state of its own, so a
-        new one gives the same episodes."""
+        """Run all episodes at once; in the order of their addresses. If the engine's process is lost, run all of them
+        again: an engine keeps no state of its own, so a new one gives the same episodes."""
+        # The signals that the protocol declares with ``@gives``: it may reward no others. Without ``@gives``: none.
+        declared = declared_by(protocol) or DeclaredSignals(protocol_name(protocol), ())
         last_loss: EngineLost | None = None
         for _ in range(TRIES):
+            if self.progress is not None:
+                self.progress.begin(len(tasks) * group_size)
+            coroutines = []
+            names = []
+            for position, task in enumerate(tasks, start=first_position):
+                for member in range(group_size):
+                    roles = Roles(context, position, member, declared, task_id=task.id, task_prompt=task.prompt)
+                    coroutines.append(_run_episode(protocol, task, roles, stores, self.progress))
+                    names.append(f"task {position}, member {member}")
             try:
                 # The loop runs all coroutines; whenever each of them waits, the engine advances by one batch.
-                return self.loop.run_to_end(new_attempt(), self.engine.advance)
+                return self.loop.run_to_end(gather(coroutines, names), self.engine.advance)
             except EngineLost as lost:
                 last_loss = lost
         assert last_loss is not None
-        times = f"the engine was lost {TRIES} times in one batch"
-        raise EngineLost(f"{last_loss}; {times}", code=last_loss.code) from last_loss
+        raise EngineLost(
+            f"{last_loss}; the engine was lost {TRIES} times in one batch", code=last_loss.code
+        ) from last_loss
 
 
 def protocol_name(protocol: RolloutFn) -> str:
@@ -429,7 +445,7 @@ def protocol_name(protocol: RolloutFn) -> str:
 
 
 async def _run_episode(
-    protocol: RolloutFn, task: Task, roles: Roles, stores: Mapping[str, Store], on_end: OnEpisodeEnd | None
+    protocol: RolloutFn, task: Task, roles: Roles, stores: Mapping[str, Store], progress: BatchProgress | None
 ) -> FinishedEpisode:
     """Run one episode. What an error ends:
 
@@ -461,8 +477,8 @@ async def _run_episode(
     loop = asyncio.get_running_loop()
     assert isinstance(loop, EngineEventLoop)  # ``RolloutRunner`` runs episodes in no other one
     loop.stall_detector.note_progress()  # an episode is over, so the loop is not stuck
-    if on_end is not None:
-        on_end()
+    if progress is not None:
+        progress.episode_ended()
     return FinishedEpisode(episode, why_too_long)
 
 

@@ -32,7 +32,7 @@ class PoolProblem:
 
     problem: str
     answer: str
-    signature: str  # what makes it the same problem as another one
+    signature: str  # equal for two problems that count as the same
     solved: float  # share of solvers that were right, when it was asked last
     born: int  # step
     source: str  # address of the turn that wrote it
@@ -43,7 +43,7 @@ class PoolProblem:
 class TaskPool:
     """Problems in the order in which they came; of more than ``cap`` the oldest leave."""
 
-    cap: int = 16384  # as Absolute Zero has it
+    cap: int = 16384  # most problems that are kept; the value of Absolute Zero
     items: tuple[PoolProblem, ...] = ()
 
     def __post_init__(self) -> None:

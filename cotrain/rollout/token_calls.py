@@ -125,11 +125,11 @@ async def answer_with_tool(
     """
     marks = marks_of(renderer, request.address.role)
     max_tokens = request.sampling.max_tokens
-    ids: list[int] = []  # of the whole answer, outputs included, like the next two
+    ids: list[int] = []  # tokens of the whole answer, outputs of tools included; so are the next two lists
     logprobs: list[float] = []
     entropies = bytearray()
     parts: list[TurnRange] = []  # where the sampled parts are
-    outcomes: list[str] = []  # of each call
+    outcomes: list[str] = []  # the outcome of each call
     next_request = replace(request, stop_ids=(*request.stop_ids, marks.closes), keep=True)
     while True:
         completion = await ask(next_request)

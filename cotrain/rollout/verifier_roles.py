@@ -188,6 +188,7 @@ REVIEW_FORMATS: dict[ReviewFormat, Callable[..., Role]] = {
     "genprm": genprm,
     "scored": scoring_verifier,
 }
+JUDGE_STEPS: frozenset[ReviewFormat] = frozenset({"steps", "genprm"})  # formats of reviews with a verdict on each step
 
 
 def verifier_role(policy: str, model: str, form: ReviewFormat = "steps") -> Role:

@@ -27,24 +27,24 @@ def elected_turn(turns: Sequence[Turn]) -> Turn | None:
 
 
 def rarest_turn(turns: Sequence[Turn], label: str) -> Turn | None:
-    """The first of the turns that give the least frequent answer beside ``label``; of equally rare ones the first."""
-    others = [turn for turn in turns if turn.parsed.ok and turn.parsed.answer != label]
-    votes = Counter(turn.parsed.answer for turn in others)
-    return min(others, key=lambda turn: votes[turn.parsed.answer], default=None)
+    """The first turn with the least frequent answer, the answer ``label`` apart; None where there is no other one."""
+    disagreeing = [turn for turn in turns if turn.parsed.ok and turn.parsed.answer != label]
+    votes = Counter(turn.parsed.answer for turn in disagreeing)
+    return min(disagreeing, key=lambda turn: votes[turn.parsed.answer], default=None)
 
 
 def agrees_with(turn: Turn, label: Turn | None) -> bool:
-    """Does a turn give the answer that was elected? Never where nothing was elected or nothing could be read."""
+    """Does a turn give the elected answer? False where no answer was elected, or the turn's cannot be read."""
     if label is None or not turn.parsed.ok:
         return False
     return bool(turn.parsed.answer == label.parsed.answer)
 
 
 def reward_vote(turns: Sequence[Turn], label: Turn | None) -> None:
-    """Reward ``VOTE``: 1 for the elected answer, else 0.
+    """Reward ``VOTE``: 1 for the elected answer, else 0. ``label``: the turn that gives it (``elected_turn``).
 
-    Where the truth is known, metadata say whether the label is the truth (``label_right``), and whether the reward is
-    what the truth would have paid (``reward_right``).
+    Where the truth is known, metadata says whether the label is right (``label_right``), and whether the truth would
+    have given the same reward (``reward_right``).
     """
     note_label(turns, label)
     for turn in turns:
@@ -59,9 +59,9 @@ def note_label(turns: Sequence[Turn], label: Turn | None) -> None:
     """Record ``label_right`` on turns of which the truth is known."""
     for turn in turns:
         if CORRECT.of(turn) is not None:
-            turn.add_metadata(LABEL_RIGHT, is_right(label))
+            turn.add_metadata(LABEL_RIGHT, label_is_right(label))
 
 
-def is_right(label: Turn | None) -> bool:
+def label_is_right(label: Turn | None) -> bool:
     """Whether the elected answer is right, by the oracle: for metadata, never for a reward."""
     return label is not None and CORRECT.require(label)

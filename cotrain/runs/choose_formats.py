@@ -35,7 +35,7 @@ from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError
 from cotrain.core.seeding import make_nonce, seed_of
 from cotrain.core.types import UNLABELLED, Episode, ParseFailure, Task
-from cotrain.core.verbosity import ProgressPrinter, clock_text, count_of
+from cotrain.core.verbosity import clock_text, count_of
 from cotrain.distributed.local import LocalBackend
 from cotrain.formats.answers import ENDS, check_answer
 from cotrain.formats.free_verdicts import BOXED, FORMS, WORDS, check_verdict
@@ -48,7 +48,7 @@ from cotrain.prompts.render import Renderer
 from cotrain.prompts.templates import IN_TAGS, SOLVE, SOLVE_FULL, fields_of
 from cotrain.rollout.common_roles import how_taught, is_terse, taught_roles
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Roles, RolloutRunner, grade_async
+from cotrain.rollout.runner import BatchProgress, Roles, RolloutRunner
 from cotrain.rollout.verifier_roles import guarded_fields
 from cotrain.trainer.async_rollouts import StoppableEngine
 from cotrain.trainer.policy_store import PolicyStore
@@ -861,8 +861,7 @@ def runner_factory(
             store.renderers,
             roles,
             seed,
-            grader=grade_async,
-            progress=lambda total: ProgressPrinter(total, f"  {{}} {what}", say, at_once=True).add,
+            progress=BatchProgress(f"  {{}} {what}", say),
         )
 
     return make_runner

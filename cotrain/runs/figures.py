@@ -15,6 +15,7 @@ from cotrain.core.types import has_split
 from cotrain.core.verbosity import ProgressPrinter, clock_text, count_of
 from cotrain.metrics.clusters import Figure
 from cotrain.metrics.steps import flops_of
+from cotrain.rollout.runner import JointProgress
 from cotrain.runs.directory import RunDirectory, rows_of
 from cotrain.storage.jsonl import read_jsonl
 from cotrain.trainer.evaluation import fixed_solutions_group_size
@@ -79,7 +80,7 @@ def progress_shown(trainer: CoTrainer, what: str, say: Callable[[str], None]) ->
     say(f"measuring {what} on held-out problems, {count_of(count, 'episode')}{less} …")
     pace = ProgressPrinter(count, "  measured {} episodes", say, at_once=True)
     usual = trainer.eval_progress
-    trainer.eval_progress = lambda _: pace.add
+    trainer.eval_progress = JointProgress(pace)
     clock = StageClock()
     try:
         with clock.stage(what):

@@ -18,10 +18,11 @@ from typing import Any
 
 from cotrain.config.large_model_defaults import PACKED_FROM, are_small
 from cotrain.config.names import max_tokens_flag
-from cotrain.config.policies import Weights
+from cotrain.config.policies import Weights, samples_in_int8
 from cotrain.config.recipe import Recipe
-from cotrain.core.errors import TooLong
+from cotrain.core.errors import ConfigError, TooLong
 from cotrain.core.types import UNLABELLED, TaskSource, has_split
+from cotrain.distributed.local import device_of, resolve_device
 from cotrain.inference.contract import ContextLimitedEngine
 from cotrain.models.load import report_model_errors
 from cotrain.models.sizes import parameter_count
@@ -171,9 +172,33 @@ def _prompt_length(trainer: CoTrainer, name: str, problem: str) -> int:
 
 
 def with_packing(recipe: Recipe, backend: Mapping[str, Any]) -> tuple[Recipe, list[str]]:
-    """``choose_packing``, where a model is not small: nothing is measured for the others."""
+    """``choose_packing``, where a model is not small: nothing is measured for the others. Raises ConfigError for int8
+    weights where they cannot be, or where nobody samples from them."""
+    _check_int8(recipe, backend)
     if are_small((s.model for s in recipe.policies.values() if s.generates), unknown=True, least=PACKED_FROM):
         return recipe, []
     from cotrain.runs.memory_plan import choose_packing
 
     return choose_packing(recipe, backend)
+
+
+def _check_int8(recipe: Recipe, backend: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a policy with int8 weights that another engine or device samples, or that has no role."""
+    speaking = {role.policy for role in recipe.roles.values()}
+    for name, spec in recipe.policies.items():
+        if not samples_in_int8(spec):
+            continue
+        device = device_of(spec, resolve_device(backend["device"]))
+        problem = ""
+        if backend.get("engine") == "vllm":
+            problem = "vLLM samples from weights of its own"
+        elif device != "cpu":
+            problem = f"it samples on {device}"
+        elif name not in speaking:
+            problem = "no role is played by it, so that nothing is sampled"
+        if problem:
+            raise ConfigError(
+                f"policies.{name}.pack_weights=int8: {problem}; int8 weights are for answers of the local engine on a "
+                "CPU; leave it out",
+                code="E_INT8_PLACE",
+            )

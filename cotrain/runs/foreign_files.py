@@ -32,7 +32,7 @@ from typing import Any
 
 from cotrain.core.errors import ConfigError, DataError, nearest_name
 from cotrain.core.input_files import MOST_ROW, MOST_WHOLE, text_of_file
-from cotrain.data.columns import Line, lines_of
+from cotrain.data.row_files import RawRow, lines_of
 from cotrain.data.unread_columns import has_content, plain_spelling
 
 # Usual names of columns, in the order in which they are looked for, as ``plain_spelling`` writes them.
@@ -68,7 +68,7 @@ _YES = frozenset(("true", "yes", "correct", "right", "1", "1.0", "pass", "passed
 _NO = frozenset(("false", "no", "incorrect", "wrong", "0", "0.0", "-1", "-1.0", "fail", "failed", "reject", "rejected"))
 _PICKLES = (".pt", ".pth", ".pkl", ".pickle", ".bin")
 READABLE = (".jsonl", ".jsonl.gz", ".ndjson", ".json", ".json.gz", ".csv", ".csv.gz", ".parquet")
-LARGEST = 1e100  # of a score: a larger one is none
+LARGEST = 1e100  # a larger number is not taken for a score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +107,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForeignRollout:
-    """One answer that somebody else's policy gave."""
+    """An answer by a policy of another program."""
 
     step: int
     task: int = 0  # which problem of its step
@@ -133,12 +133,12 @@ class ForeignRun:
     """All rollouts of some files, by step, problem and answer."""
 
     paths: tuple[Path, ...]
-    kind: str  # who wrote such files, in words
+    kind: str  # the program that writes such files, as messages name it
     columns: Columns
     right_at: float | None  # the judge accepts from this score on; None where there is no judge
     rollouts: tuple[ForeignRollout, ...]
     unread: Mapping[str, int] = field(default_factory=dict)  # column that nothing reads → rows that have it
-    notes: tuple[str, ...] = ()  # what was left out, or taken for something, in sentences
+    notes: tuple[str, ...] = ()  # sentences about rows that were left out, and about guesses
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -255,7 +255,7 @@ def _rows_of(file: Path, notes: list[str]) -> Iterator[tuple[str, dict[str, Any]
         notes.append(f"left out the last line of {file.name}, which is not whole")
 
 
-def _object_of(line: Line, where: str) -> dict[str, Any]:
+def _object_of(line: RawRow, where: str) -> dict[str, Any]:
     """The object of a line. NaN, which Python's writer knows, is a value that is missing."""
     if isinstance(line, dict):
         return line
@@ -353,7 +353,7 @@ def _nested(saved: Any, *names: str) -> Any:
 
 
 def _writer_of(row: Mapping[str, Any]) -> str:
-    """Who writes such rows, as far as their columns tell."""
+    """The program that writes rows with these columns, as far as they tell."""
     names = set(row)
     if {"prompt", "completion", "advantage"} <= names:
         return "TRL's completions"

@@ -15,8 +15,10 @@ from typing import Any
 from cotrain.core.errors import DataError
 from cotrain.core.types import Grade
 from cotrain.core.user_code import failure_reason
-from cotrain.data.columns import ANY, normal_question, object_of, row_of
-from cotrain.data.malformed_rows import numbered_lines
+from cotrain.data.columns import ANY, row_of
+from cotrain.data.question_text import normal_question
+from cotrain.data.read_rows import numbered_lines
+from cotrain.data.row_files import object_of
 from cotrain.formats.answers import answer_in
 from cotrain.grading.pool import GradingPool
 from cotrain.runs.foreign_files import ForeignRollout

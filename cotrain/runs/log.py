@@ -19,7 +19,7 @@ LOG_FILE = "run.log"
 
 
 class Observer(Protocol):
-    """Who watches a run: the live table, a test, nobody."""
+    """Is told how a run goes: the live table, a tracker, a test."""
 
     def message(self, text: str) -> None: ...
 

@@ -54,7 +54,7 @@ class GrowingHashes:
         return {name: growing.digest_all() for name, growing in self._growing.items()}
 
     def checkpoint_record(self) -> dict[str, Any]:
-        """What a checkpoint says of the run that it belongs to, with metrics and ledger as they are now."""
+        """A checkpoint's record of its run: a hash of the settings, and those of the run's files as they are now."""
         files = {name: digest for name, digest in self._directory.recorded_hashes().items() if name in BEFORE}
         files |= self.growing_files()
         listed = {name: {"bytes": digest.bytes, "sha256": digest.sha256} for name, digest in files.items()}
@@ -102,9 +102,9 @@ class VerifiedCheckpoint:
         return self.checkpoint.step
 
     @property
-    def damaged(self) -> tuple[checkpoints.Damage, ...]:
-        """Newer checkpoints that were passed over, newest first."""
-        return self.checkpoint.damaged
+    def newer_damaged(self) -> tuple[checkpoints.Damage, ...]:
+        """Newer checkpoints, which do not verify, the newest first."""
+        return self.checkpoint.newer_damaged
 
     def load(
         self, *, only: Collection[str] | None = None, files: Files = REAL_FILES

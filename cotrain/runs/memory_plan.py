@@ -6,8 +6,9 @@ as far as a run looks at once. The parts are sums of sizes:
 ::
 
     weights      parameters × 4 bytes (2 in bfloat16, 0.56 of linear layers in 4 bits), once for policies that share
-                 them; as much again where they are laid out for decoding (``inference/packed_weights.py``), half as
-                 much where they are copied in bfloat16 for it (``inference/half_precision.py``)
+                 them; as much again where they are laid out for decoding (``inference/packed_weights.py``), a quarter
+                 where that is in 8 bits, half as much where they are copied in bfloat16 for it
+                 (``inference/half_precision.py``)
     optimiser    two moments of each trained parameter, and while an update is made its gradient
     cache        keys and values: rows × longest answer × 3/2, and prompts (``inference/kv_cache.py``)
     activations  what the backward pass of ``micro_tokens`` tokens reads, about 10 · hidden + 4 · inner + 4 · key widths
@@ -47,7 +48,7 @@ from cotrain.config.edits import policy_overrides, with_policies
 from cotrain.config.large_model_defaults import PACKED_FROM, are_small
 from cotrain.config.names import max_tokens_flag
 from cotrain.config.override import is_given
-from cotrain.config.policies import FollowerPolicy, Learning, Weights
+from cotrain.config.policies import INT8, FollowerPolicy, Learning, Weights
 from cotrain.config.recipe import Recipe, check_problems
 from cotrain.core.errors import ConfigError, DataError, UserError
 from cotrain.core.types import UNLABELLED, Task, has_split
@@ -80,7 +81,7 @@ class ProcessMemory:
     what: str  # its name in messages
     memory: Mapping[str, float]  # part → bytes, on its device
     beside: Mapping[str, float]  # part → bytes, of its machine's own memory
-    gpus: float = 0.0  # that Ray gives it
+    gpus: float = 0.0  # GPUs that Ray reserves for it
 
     def memory_line(self, device: str) -> str:
         """For people."""
@@ -106,14 +107,14 @@ class HeldParts:
     """What policies hold in one process, added up policy by policy. Sizes in bytes."""
 
     weights: dict[Part, float] = field(default_factory=dict)
-    packed: dict[Part, float] = field(default_factory=dict)  # weights that are laid out again for decoding
+    packed: dict[Part, float] = field(default_factory=dict)  # weights laid out again for decoding, in float32 or int8
     narrow: dict[Part, float] = field(default_factory=dict)  # copies in half precision
     caches: dict[Part, float] = field(default_factory=dict)  # keys and values
     parts_of: dict[str, list[Part]] = field(default_factory=dict)  # policy → its parts
     staying: set[Part] = field(default_factory=set)  # parts of policies that take no turns
     moments: float = 0.0
     update: float = 0.0  # gradients, activations and logits of the largest update
-    logits: float = 0.0  # of the sampler
+    logits: float = 0.0  # the sampler's logits
 
     def at_once(self, sizes: Mapping[Part, float]) -> float:
         """Of parts with these sizes: all that stay, and the most that one policy brings when it has its turn."""
@@ -324,7 +325,8 @@ class RunEstimate:
         held.caches[base] = held.caches.get(base, 0.0) + keys_values
         held.logits = max(held.logits, logits)
         if spec.pack_weights:
-            held.packed[base] = float(FLOAT_BYTES * shape.parameters)
+            each = 1 if spec.pack_weights == INT8 else FLOAT_BYTES
+            held.packed[*base, each] = float(each * shape.parameters)
         is_copied = spec.autocast and spec.dtype == "float32" and name in self.answering
         if is_copied:
             layers = 0 if spec.load_in_4bit else shape.linear

@@ -18,6 +18,7 @@ from cotrain.metrics.table import table_rank
 from cotrain.rollout.common_roles import is_terse, verifier
 from cotrain.runs import manifest
 from cotrain.runs.changes import recipe_to_measure
+from cotrain.runs.check_tools import check_tools
 from cotrain.runs.directory import RunDirectory, estimates_json
 from cotrain.runs.fitting import with_packing
 from cotrain.storage.kept_work import claim_place
@@ -65,6 +66,7 @@ def open_trainer(
         from cotrain.rollout.token_calls import with_tool
 
         recipe = replace(recipe, roles=with_tool(recipe.roles, tool))
+        check_tools(recipe)
     return load_trainer(where, recipe=recipe, device=device)
 
 

@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 
 class DiskRetry:
-    """Does what writes, again and again while the disk is full."""
+    """Calls a function that writes files, again and again while the disk is full."""
 
     def __init__(self, stopping: Callable[[], int], observer: Observer) -> None:
         """``stopping``: the number of the signal that asks the run to stop, 0 while none does."""

@@ -29,14 +29,15 @@ import torch
 
 from cotrain.config.recipe import Recipe, check_due, check_problems
 from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, ServerSilent, error_text
-from cotrain.core.types import TaskSource
-from cotrain.core.verbosity import ProgressPrinter, count_of, notes_logged
+from cotrain.core.types import Trace
+from cotrain.core.verbosity import count_of, notes_logged
 from cotrain.distributed.contract import Backend
 from cotrain.distributed.local import LocalBackend
 from cotrain.metrics.clusters import counts_json, paired_changes
 from cotrain.metrics.steps import flops_of
-from cotrain.rollout.runner import BatchProgress, OnEpisodeEnd
+from cotrain.rollout.runner import BatchProgress
 from cotrain.runs import manifest
+from cotrain.runs.check_tools import check_tools
 from cotrain.runs.code_record import check_code_unchanged, code_json, record_changed_code, trust_code_of
 from cotrain.runs.directory import (
     AFTER_PROBLEMS,
@@ -89,6 +90,7 @@ class ActiveRun:
     directory: RunDirectory
     trainer: CoTrainer
     checkpoint_every: int
+    keep_every: int  # see ``cotrain.run``
     observer: LoggingObserver
     retry_when_full: DiskRetry  # calls a function that writes files, again and again while the disk is full
     resumed_from: manifest.VerifiedCheckpoint | None  # where this process took the run up; None: at its start
@@ -143,14 +145,16 @@ def start_run(
     )
     check_problems(recipe)  # raises for a split without problems
     check_due(recipe)  # raises for an objective that could not be learned
+    if isinstance(backend, LocalBackend):  # else its models may lie on another machine
+        check_tools(recipe)
     with RunDirectory.begin(out) as directory:
         trainer = CoTrainer(recipe, backend=backend, wrap_engine=wrap_engine, async_steps=async_steps)
-        _check_given_replies(trainer)
+        _check_dataset_replies(trainer)
         log = LoggingObserver(observer or SilentObserver(), directory.path)
         for note in packing_notes:
             log.message(note)
         _write_first_files(directory, trainer, saved_recipe, log)
-        return _train_to_end(directory, trainer, checkpoint_every, log)
+        return _train_to_end(directory, trainer, saved_recipe, log)
 
 
 def resume_run(
@@ -189,8 +193,8 @@ def resume_run(
             wrap_engine=wrap_engine,
             async_steps=int(saved_recipe.get("async_steps", 0)),
         )
-        _check_given_replies(trainer)
-        return _train_to_end(directory, trainer, int(saved_recipe["checkpoint_every"]), log)
+        _check_dataset_replies(trainer)
+        return _train_to_end(directory, trainer, saved_recipe, log)
 
 
 def _check_files(directory: RunDirectory) -> dict[str, Any]:
@@ -201,19 +205,15 @@ def _check_files(directory: RunDirectory) -> dict[str, Any]:
     return directory.read_recipe()
 
 
-def _check_given_replies(trainer: CoTrainer) -> None:
+def _check_dataset_replies(trainer: CoTrainer) -> None:
     """Check that the chat template can write each reply of a data set after its prompt. A row where it cannot is
     refused, or set aside where the data are read leniently."""
-    if _may_have_replies(trainer.recipe.tasks):
+    # By an attribute, because ``isinstance`` would import the module of such tasks in every run.
+    has_replies = getattr(trainer.recipe.tasks, "has_replies", False)  # ``data.preferences.Chats``
+    if has_replies:
         from cotrain.runs.check_replies import refuse_or_set_aside_replies
 
         refuse_or_set_aside_replies(trainer)
-
-
-def _may_have_replies(tasks: TaskSource) -> bool:
-    """True for conversations with replies, ``data.preferences.Chats``. They are known by a method of theirs, because
-    ``isinstance`` would import their module in every run."""
-    return hasattr(tasks, "set_aside")
 
 
 def _write_first_files(
@@ -224,13 +224,15 @@ def _write_first_files(
     provenance = provenance_json(
         recipe, weights_of(recipe.policies), torch.get_num_threads(), trainer.backend.describe()
     )
-    quarantine_digest = _write_quarantine(recipe, directory.path / QUARANTINE, observer)  # by file name; {} without
+    # File name → digest; empty if no row was refused.
+    quarantine_digest = _write_quarantine(recipe, directory.path / QUARANTINE, observer)
     files: dict[str, Any] = {"provenance.json": provenance}
     code = code_json(recipe)
     if code is not None:
         files[CODE] = code
     files["recipe.json"] = saved_recipe  # written last: a directory with recipe.json counts as a run
     directory.write_with_hashes(files, quarantine_digest)
+    # Whoever begins a run trusts its code: ``cotrain resume`` need not ask for consent, unless the code changes.
     trust_code_of(directory.path, recipe)
 
 
@@ -263,16 +265,18 @@ def _note_what_changed(directory: RunDirectory, recipe: Recipe, observer: Observ
 
 
 def _train_to_end(
-    directory: RunDirectory, trainer: CoTrainer, checkpoint_every: int, observer: LoggingObserver
+    directory: RunDirectory, trainer: CoTrainer, saved_recipe: Mapping[str, Any], observer: LoggingObserver
 ) -> RunResult:
-    """Train to the end. If something stops it first, leave a directory that can be resumed."""
+    """Train to the end. If something stops it first, leave a directory that can be resumed. ``saved_recipe``: the
+    content of recipe.json."""
     with stop_on_signal() as get_signal, notes_logged(observer.log_line):  # notes that are printed go into the log, too
         _delete_stop_note(directory)
         _connect_trainer(trainer, directory, observer, get_signal)
         run = ActiveRun(
             directory=directory,
             trainer=trainer,
-            checkpoint_every=checkpoint_every,
+            checkpoint_every=int(saved_recipe["checkpoint_every"]),
+            keep_every=int(saved_recipe.get("keep_every", 0)),
             observer=observer,
             retry_when_full=DiskRetry(get_signal, observer),
             resumed_from=_newest_sound_checkpoint(directory, observer),
@@ -305,14 +309,14 @@ def _connect_trainer(
     # prompts.
     trainer.policies.set_template_time(directory.begin_time)
     trainer.policies.report_to(observer.message)  # what servers of policies say
-    trainer.eval_progress = _show_episodes("  measured {} episodes", observer)
+    trainer.eval_progress = BatchProgress("  measured {} episodes", observer.message)
 
 
 def _newest_sound_checkpoint(directory: RunDirectory, observer: Observer) -> manifest.VerifiedCheckpoint | None:
     """The newest checkpoint that is not damaged, None without any. Tells the observer of damaged ones after it."""
     checkpoint = manifest.newest_checkpoint(directory)
     if checkpoint is not None:
-        for damage in checkpoint.damaged:
+        for damage in checkpoint.newer_damaged:
             observer.message(f"checkpoint {damage.path.name} is damaged ({damage.reason}) and was passed over")
     return checkpoint
 
@@ -320,10 +324,17 @@ def _newest_sound_checkpoint(directory: RunDirectory, observer: Observer) -> man
 def _train_through_failures(run: ActiveRun) -> RunResult:
     """Train; after numbers that are not finite, or the loss of a process, go back and on from there."""
     lost_processes = LostProcesses()
-    failure: NotFinite | ProcessLost | None = None  # what the next attempt recovers from; recovering may fail itself
+    failure: NotFinite | ProcessLost | None = None  # what ended the attempt before this one
     while True:
         try:
-            _prepare(run, failure)
+            # Within ``try``, as measuring the start and going back to a checkpoint may fail, too.
+            match failure:
+                case None:
+                    _begin(run)
+                case NotFinite():
+                    _roll_back(run, failure)
+                case ProcessLost():
+                    _recover(run, failure)
             return _train(run)
         except NotFinite as error:
             if not run.has_initial_metrics:
@@ -332,17 +343,6 @@ def _train_through_failures(run: ActiveRun) -> RunResult:
         except ProcessLost as lost:
             lost_processes.count_loss_or_raise(run.trainer.finished_steps, lost)
             failure = lost
-
-
-def _prepare(run: ActiveRun, failure: NotFinite | ProcessLost | None) -> None:
-    """Bring the run to where training goes on: where it begins, or after a failure to its newest checkpoint."""
-    match failure:
-        case None:
-            _begin(run)
-        case NotFinite():
-            _roll_back(run, failure)
-        case ProcessLost():
-            _recover(run, failure)
 
 
 def _begin(run: ActiveRun) -> None:
@@ -374,7 +374,7 @@ def _train(run: ActiveRun) -> RunResult:
 def _evaluate_if_due(run: ActiveRun, recorder: StepRecorder) -> None:
     """Measure validation problems, where that is due now; a state that is the best so far is saved."""
     trainer = run.trainer
-    is_new = recorder.evaluated_after < trainer.finished_steps  # a resumed run may have this evaluation already
+    is_new = recorder.last_evaluated_step < trainer.finished_steps  # a resumed run may have this evaluation already
     if trainer.is_evaluation_due() and is_new:
         # After n finished steps the last one has the number n − 1 in metrics.jsonl, where steps count from 0.
         last_step = trainer.finished_steps - 1
@@ -387,30 +387,18 @@ def _save_if_new(run: ActiveRun, recorder: StepRecorder) -> None:
     """Save a checkpoint, unless the newest one is of this step."""
     if run.trainer.finished_steps > run.saved_step:
         recorder.sync()
-        run.retry_when_full(_save_checkpoint, run.directory, run.trainer, run.file_hashes)
+        run.retry_when_full(_save_checkpoint, run)
 
 
 @contextmanager
 def _show_first_rollouts(trainer: CoTrainer, first_step: int, observer: Observer) -> Iterator[None]:
     """Print progress within the first step of this command: it may take minutes, and no duration is known yet."""
     if trainer.finished_steps == first_step:
-        before_count = f"  step {first_step + 1}: played "
-        trainer.runner.progress = _show_episodes(before_count + "{} episodes", observer)
+        trainer.runner.progress = BatchProgress(f"  step {first_step + 1}: played {{}} episodes", observer.message)
     try:
         yield
     finally:
         trainer.runner.progress = None
-
-
-def _show_episodes(text: str, observer: Observer) -> BatchProgress:
-    """Print while episodes end: ``text`` with the count of ended episodes in the place of "{}"."""
-
-    def start_batch(n_episodes: int) -> OnEpisodeEnd:
-        """Called by the runner when a batch begins; it then calls ``add`` when an episode ends."""
-        printer = ProgressPrinter(n_episodes, text, observer.message, at_once=True)
-        return printer.add
-
-    return start_batch
 
 
 def _finish(run: ActiveRun, recorder: StepRecorder) -> RunResult:
@@ -495,9 +483,15 @@ def _remember_answers(run: ActiveRun) -> None:
     if asks_servers:
         first = 0 if run.resumed_from is None else run.resumed_from.step
         with Ledger(run.directory.episodes) as ledger:
-            steps = [step for step in ledger.steps() if step >= first]
-            episodes = (episode for step in steps for episode in ledger.read(step))
-            run.trainer.backend.cache_remote_answers(trace for episode in episodes for trace in episode.traces)
+            run.trainer.backend.cache_remote_answers(_traces_from(ledger, first))
+
+
+def _traces_from(ledger: Ledger, first: int) -> Iterator[Trace]:
+    """The traces of all steps from ``first`` on, read one after the other while the ledger is open."""
+    for step in ledger.steps():
+        if step >= first:
+            for episode in ledger.read(step):
+                yield from episode.traces
 
 
 def _restore_checkpoint(run: ActiveRun, checkpoint: manifest.VerifiedCheckpoint | None) -> None:
@@ -510,8 +504,9 @@ def _restore_checkpoint(run: ActiveRun, checkpoint: manifest.VerifiedCheckpoint 
         tensors, documents = checkpoint.load()
         trainer.load(documents["state"], tensors, documents.get(AHEAD))
         metrics_size = checkpoint.files[manifest.METRICS].bytes
+        policy_names = ", ".join(tensors)  # ``tensors``: policy → its weights and moments
         run.observer.message(
-            f"resuming after step {trainer.finished_steps} of {trainer.recipe.steps}: {', '.join(tensors)} verified"
+            f"resuming after step {trainer.finished_steps} of {trainer.recipe.steps}: {policy_names} verified"
         )
     # Sizes of micro-batches and of the engine's passes, which were lowered when memory ran out.
     restore_memory_limits(trainer.policies, trainer.engine, documents)
@@ -539,12 +534,15 @@ def _roll_back(run: ActiveRun, error: NotFinite) -> None:
     _restore_checkpoint(run, checkpoint)
     trainer.reseed(rollback_count=1)
     # Saved at once, so that a run resumed from here has the new seed, too.
-    _save_checkpoint(run.directory, trainer, run.file_hashes)
+    _save_checkpoint(run)
 
 
 def _recover(run: ActiveRun, lost: ProcessLost) -> None:
-    """Start processes again that were lost, and go on from the newest checkpoint, or the start, with the same draws."""
-    if not run.has_initial_metrics:  # the process was lost while the start was measured
+    """Start processes again that were lost, and go on from where training was last saved, with the same draws.
+
+    Before the start is measured nothing was saved, so the run begins again. After that it goes back to its newest
+    checkpoint, or to step 0 if there is none yet."""
+    if not run.has_initial_metrics:
         _restart_processes(run, lost, going_back_to=None)
         _begin(run)
         return
@@ -572,23 +570,23 @@ def _saved_step(directory: RunDirectory) -> int:
     return -1 if checkpoint is None else checkpoint.step
 
 
-def _save_checkpoint(directory: RunDirectory, trainer: CoTrainer, file_hashes: manifest.GrowingHashes) -> None:
+def _save_checkpoint(run: ActiveRun) -> None:
     """Raises NotFinite for weights that no run can go on with."""
+    trainer = run.trainer
     tensors = trainer.policies.checkpoint_parts()
-    documents = {"state": trainer.state(), manifest.RECORD: file_hashes.checkpoint_record()}
+    documents = {"state": trainer.state(), manifest.RECORD: run.file_hashes.checkpoint_record()}
     ahead = trainer.rollouts.state()
     if ahead is not None:
         documents[AHEAD] = ahead
     documents |= memory_limits(trainer.policies, trainer.engine)
-    saved_recipe = directory.read_recipe()
-    best = best_step(directory, trainer.recipe.evaluation.best)
+    best = run.best_evaluated_step
     checkpoints.save_checkpoint(
-        directory.checkpoints,
+        run.directory.checkpoints,
         trainer.finished_steps,
         tensors,
         documents,
-        keep_every=int(saved_recipe.get("keep_every", 0)),
-        kept=[] if best is None else [best],
+        keep_every=run.keep_every,
+        kept=[] if best is None else [best],  # kept in any case, besides the newest ones
     )
 
 
@@ -599,7 +597,7 @@ def _save_interrupted(run: ActiveRun) -> None:
         # A state that cannot be saved (it is not finite, or its process is lost) is dropped. The run is then resumed
         # from the checkpoint before.
         with suppress(NotFinite, ProcessLost):
-            _save_checkpoint(run.directory, trainer, run.file_hashes)
+            _save_checkpoint(run)
     # A run that was stopped before its checkpoint was loaded has finished no step in this process.
     finished_steps = max(trainer.finished_steps, run.saved_step)
     run.observer.message(
@@ -610,7 +608,8 @@ def _save_interrupted(run: ActiveRun) -> None:
 
 def _note_stop(run: ActiveRun, error: Exception) -> None:
     """Record the error that ended the run, if there is a run to be resumed."""
-    # The same condition as in ``RunDirectory.begin``, which removes the files of any other run.
+    # ``RunDirectory.begin`` has the same condition, and removes the files of any other run. Where a server was silent,
+    # a run is kept also before its start is measured: that passes, and the run is then resumed.
     is_resumable = run.has_initial_metrics or isinstance(error, ServerSilent)
     if is_resumable:
         with suppress(OSError, CotrainError):

@@ -34,7 +34,7 @@ class StepRecorder:
         self._reported_tasks: set[str] = set()  # problems that did not fit, and were named
         self._monitor = Monitor(problems=trainer.recipe.tasks_per_step)
         self._guard = SkipGuard()
-        self.evaluated_after = last_measured(directory)  # steps finished at the last evaluation, -1 for none
+        self.last_evaluated_step = last_measured(directory)  # steps finished at the last evaluation, -1 for none
         for row in rows_of(directory.metrics):
             self._monitor.add_row(row)
             self._guard.add_row(row)
@@ -46,7 +46,7 @@ class StepRecorder:
         """Validation problems were measured."""
         self._disk(self.metrics.append, row)
         self._observer.update(row)
-        self.evaluated_after = self._trainer.finished_steps
+        self.last_evaluated_step = self._trainer.finished_steps
 
     def add_step(self, result: StepResult) -> None:
         """A step is finished. Raises NotFinite where a policy has skipped too many updates."""

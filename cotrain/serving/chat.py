@@ -7,7 +7,6 @@ Control characters of model text are made visible before they reach the terminal
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -62,20 +61,26 @@ def run_chat(
     device: str = "cpu",
     tool: str | None = None,
 ) -> int:
-    """Read problems until the input ends; an empty line takes the example. ``once``: answer this problem and return.
-    ``answer_format``: the solver and the verifier are asked and read so. A model that was taught to solve by
-    ``cotrain teach solver`` is asked as it was taught; any other model holds a conversation, unless
-    ``answer_format`` says something. ``tool``: answers calls between control tokens (``rollout/token_calls.py``); None:
-    as the run has it."""
+    """Read problems until the input ends; an empty line takes the example. A model that was taught to solve by
+    ``cotrain teach solver`` is asked as it was taught; any other model holds a conversation.
+
+    Args:
+        read_line: called with a prompt, returns the line that was typed.
+        once: answer this problem and return.
+        answer_format: how the solver and the verifier are asked and read. Where it says something, a model solves
+            problems, and holds no conversation.
+        tool: answers calls between control tokens (``rollout/token_calls.py``); None: as the run has it.
+    """
     if once is not None and not once.strip():
         raise ConfigError(
             "cotrain chat: the problem of --once is empty; expected its text in quotes", code="E_ONCE_EMPTY"
         )
-    says_nothing = answer_format == DEFAULT_FORMAT and opening.is_model(directory)
-    if says_nothing and not is_terse(str(directory)) and not _solves_problems(directory):
-        talk = Conversation(directory, temperature, device, tool)
-        hold_chat(talk.reply_lines, f"{directory}. Type something; Ctrl-D to leave.", read_line, once)
+    is_model_alone = opening.is_model(directory) and answer_format == DEFAULT_FORMAT
+    if is_model_alone and not is_terse(str(directory)) and not _solves_problems(directory):
+        conversation = Conversation(directory, temperature, device, tool)
+        hold_chat(conversation.reply_lines, f"{directory}. Type something; Ctrl-D to leave.", read_line, once)
         return 0
+
     trainer = opening.open_trainer(directory, answer_format, device=device, tool=tool)
     recipe = trainer.recipe
     if "solver" not in recipe.roles:
@@ -96,8 +101,9 @@ def run_chat(
 
 def _solves_problems(directory: Path | str) -> bool:
     """Whether a model was taught to solve, and nothing else after that."""
-    last = read_result(directory)  # none where a run exported it
-    return "solver" in taught_roles(directory) and (not last or last.get("role") == "solver")
+    last_training = read_result(directory)  # none where a run exported it
+    was_last_taught_to_solve = not last_training or last_training.get("role") == "solver"
+    return "solver" in taught_roles(directory) and was_last_taught_to_solve
 
 
 def hold_chat(
@@ -107,7 +113,7 @@ def hold_chat(
     once: str | None,
     example: str = "",
 ) -> None:
-    """Print ``answer_lines(text, turn)`` of each line that is read; ``once``: of this text alone."""
+    """Print ``answer_lines(text, turn)`` of each line that is typed; ``once``: of this text alone."""
     if once is not None:
         print("\n".join(answer_lines(_without_surrogates(once.strip()), 0)))
         return
@@ -123,12 +129,13 @@ def hold_chat(
         if not text:
             text = example
             print(visible(text))
+        lines = []
         try:
-            print("\n".join(answer_lines(text, turn) if text else []))
+            if text:
+                lines = answer_lines(text, turn)
         except UserError as error:  # such as a problem that is too long; the next one may do
-            print(visible(f"({error})"))
-
-        sys.stdout.flush()
+            lines = [visible(f"({error})")]
+        print("\n".join(lines), flush=True)
         turn += 1
 
 
@@ -158,7 +165,9 @@ class Conversation:
         the message is then left out of it."""
         messages = [*self.messages, Message("user", text)]
         prompt = self.renderer.render(messages)
-        context = getattr(self.model.config, "max_position_embeddings", None) or len(prompt) + REPLY_TOKENS
+        context = getattr(self.model.config, "max_position_embeddings", None)
+        if context is None:  # a model without a limit
+            context = len(prompt) + REPLY_TOKENS
         if len(prompt) >= context:
             raise TooLong(
                 f"the conversation has {len(prompt)} tokens, and the context of the model {context}; start anew"
@@ -200,32 +209,42 @@ class Conversation:
 
 
 def problem_lines(trainer: CoTrainer, runner: RolloutRunner, problem: str, turn: int) -> list[str]:
-    """The lines to show for one problem. Raises UserError where nothing was answered, as to one that is too long."""
+    """The solution of one problem with the verifier's verdict on each step, as lines. Raises UserError where there is
+    no solution, as of a problem that is too long."""
     task = Task(
         id=f"chat/{turn}", prompt=problem, gold=None, solution=None, difficulty=0.0, grader=UnknownAnswerGrader()
     )
     evaluation = trainer.recipe.evaluation
     (episode,) = runner.collect(evaluation.protocol, [task], step=CHAT_STEP - turn, group_size=1)
     trajectories = trajectories_in(episode)
-    solution = next((t for t in trajectories if t.role == "solver"), None)
-    if solution is None:
+    solutions = [trace for trace in trajectories if trace.role == "solver"]
+    if not solutions:
         why = runner.set_aside.get(task.id) or episode.failure or "the solver was not asked"
         raise UserError(f"no answer: {visible(why)}", code="E_NO_ANSWER")
-    reviews = [t for t in trajectories if t.parent == str(solution.address)]
+    solution = solutions[0]
+    reviews = [trace for trace in trajectories if trace.parent == str(solution.address)]
     steps = STEPS.of(solution)
     if not steps:
         return [visible(solution.text), f"(not in the stepwise format: {FAILURE.of(solution)})"]
-    all_verdicts = [VERDICTS.of(review) for review in reviews]
-    review_verdicts = [verdicts for verdicts in all_verdicts if verdicts]
-    marks = {1.0: "✓", 0.0: "✗", None: "?" if review_verdicts else " "}
+
     lines = []
-    for index, (_, _, text) in enumerate(steps):
-        verdict = majority([verdicts[index] for verdicts in review_verdicts])
-        lines.append(f"  {marks[verdict]} {index + 1}. {visible(text.strip())}")
+    marks = _step_marks(reviews, len(steps))
+    for number, (mark, (_, _, text)) in enumerate(zip(marks, steps, strict=True), start=1):
+        lines.append(f"  {mark} {number}. {visible(text.strip())}")
     lines.append(f"    answer: {visible(str(ANSWER.of(solution)))}")
     if reviews:
         lines.append(f"    verifier: {_verdict_text(reviews)}")
     return lines
+
+
+def _step_marks(reviews: Sequence[Trace], n_steps: int) -> list[str]:
+    """The sign in front of each step: right, wrong, undecided, or a blank where no review has verdicts on steps."""
+    all_verdicts = [VERDICTS.of(review) for review in reviews]
+    step_verdicts = [verdicts for verdicts in all_verdicts if verdicts]
+    if not step_verdicts:
+        return [" "] * n_steps
+    marks = {1.0: "✓", 0.0: "✗", None: "?"}
+    return [marks[majority([verdicts[index] for verdicts in step_verdicts])] for index in range(n_steps)]
 
 
 def _verdict_text(reviews: Sequence[Trace]) -> str:

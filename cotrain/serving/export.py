@@ -33,14 +33,16 @@ from cotrain.runs import manifest, opening
 from cotrain.runs.changes import check_foreign_code, check_models_exist, update_model_path
 from cotrain.runs.directory import RunDirectory
 from cotrain.storage import checkpoints
-from cotrain.storage.file_ops import filled_directory, replace_file
+from cotrain.storage.file_ops import REAL_FILES, Files, filled_directory, replace_file
 from cotrain.storage.io_progress import MegabytePace, Say, WatchedFiles, directory_bytes, watch_growth
 from cotrain.storage.kept_work import claim_place
 from cotrain.storage.tensor_files import split_part_name
 from cotrain.trainer.trainer import STATE_FIELDS
 
 CARD = "README.md"
-TRANSFORMERS, NANOCHAT = FORMATS = ("transformers", "nanochat")
+TRANSFORMERS = "transformers"
+NANOCHAT = "nanochat"
+FORMATS = (TRANSFORMERS, NANOCHAT)
 ATTACK = "attack.json"  # written by ``cotrain attack``
 
 
@@ -71,10 +73,14 @@ def export_policy(
     model: str | None = None,
     say: Say = lambda text: None,
 ) -> Path:
-    """Write the weights of the policy that plays ``role`` (or is called so) to the new directory ``out``; ``merged``:
-    those of an adapter within its base. ``to``: whose format, one of ``FORMATS``; an adapter goes to nanochat within
-    its base. ``model``: where a model of the run was moved to (``runs/model_paths.py``). ``say``: what is told of
-    reading and writing that takes long.
+    """Write the weights of a policy to the new directory ``out``, with its model card, and return that.
+
+    Args:
+        role: a role that the policy plays, or the policy's own name.
+        merged: write the weights of an adapter within its base, as one plain model.
+        to: whose format, one of ``FORMATS``. An adapter goes to nanochat within its base.
+        model: where a model of the run was moved to (``runs/model_paths.py``).
+        say: called with lines about reading and writing that takes long.
 
     Raises RunDirectoryError when ``out`` is not empty, ConfigError for an unknown role or format, a policy that is a
     program or a critic, or one without an adapter that is to be ``merged``; ModelError for a model that nanochat does
@@ -92,6 +98,19 @@ def export_policy(
     recipe = opening.recipe_of(directory)
     policy = policy_named(recipe, role)
     spec = recipe.policies[policy]
+    _check_exportable(spec, policy, directory, merged=merged, to=to)
+
+    exported = load_policy(directory, recipe, policy, say=say)
+    if to == NANOCHAT:
+        _export_to_nanochat(exported, target, merged=spec.lora is not None, policy=policy)
+    else:
+        _export_to_transformers(exported, target, merged=merged, policy=policy, say=say)
+    replace_file(target / CARD, model_card(exported, policy, RunDirectory(directory), merged=merged).encode())
+    return target
+
+
+def _check_exportable(spec: Policy, policy: str, directory: Path | str, *, merged: bool, to: str) -> None:
+    """Raise ConfigError for a policy that is not exported, or not so."""
     if not (spec.generates or spec.scores):
         raise ConfigError(
             f"policy {policy!r} of {directory} is of kind {spec.kind!r}; only language models and reward models are "
@@ -108,19 +127,22 @@ def export_policy(
             f"policy {policy!r} of {directory} is a reward model; nanochat has none, leave --to out",
             code="E_NANOCHAT_REWARD_MODEL",
         )
-    exported = load_policy(directory, recipe, policy, say=say)
-    if to == NANOCHAT:
-        _export_to_nanochat(exported, target, merged=spec.lora is not None, policy=policy)
-        replace_file(target / CARD, model_card(exported, policy, RunDirectory(directory), merged=merged).encode())
-        return target
+
+
+def _export_to_transformers(exported: ExportedPolicy, target: Path, *, merged: bool, policy: str, say: Say) -> None:
+    """Write a policy as a directory that transformers or peft loads, with how its roles were taught, so that later
+    runs ask it alike."""
+    recipe = exported.recipe
     with filled_directory(target), watch_growth(target, exported.weight_bytes, f"{target}: {{}} MB written", say):
         exported.handle.save(target, merged=merged)
-    if is_terse(spec.model):
+    if is_terse(recipe.policies[policy].model):
         mark_terse_prompts(target)
-    taught = {name: how_taught(role) for name, role in recipe.roles.items() if role.policy == policy}
-    keep_taught_roles(target, {name: how for name, how in taught.items() if how is not None})
-    replace_file(target / CARD, model_card(exported, policy, RunDirectory(directory), merged=merged).encode())
-    return target
+    taught_by_role = {}
+    for name, role in recipe.roles.items():
+        taught = how_taught(role)
+        if role.policy == policy and taught is not None:
+            taught_by_role[name] = taught
+    keep_taught_roles(target, taught_by_role)
 
 
 def _export_to_nanochat(exported: ExportedPolicy, target: Path, *, merged: bool, policy: str) -> None:
@@ -137,27 +159,35 @@ def _export_to_nanochat(exported: ExportedPolicy, target: Path, *, merged: bool,
 
 
 def load_policy(directory: Path | str, recipe: Recipe, policy: str, *, say: Say = lambda text: None) -> ExportedPolicy:
-    """Load one policy of a run, and what is counted of the others. Raises StateError for a checkpoint that does not
-    fit."""
+    """Load one policy of a run as its newest checkpoint has it, or as the run begins where there is none; and how many
+    updates every policy has had. Raises StateError for a checkpoint that does not fit."""
     check_models_exist({policy: recipe.policies[policy]}, directory)
     (handle,) = LocalBackend().open({policy: recipe.policies[policy]}, seed=recipe.seed).values()
     run = RunDirectory(directory)
-    saved_steps = checkpoints.checkpoint_steps(run.checkpoints)
-    newest = run.checkpoints / checkpoints.step_name(saved_steps[-1]) if saved_steps else None
-    policy_files = [file for file in newest.iterdir() if split_part_name(file.name)[0] == policy] if newest else []
-    total = (directory_bytes(newest) if newest else 0) + sum(file.stat().st_size for file in policy_files)
-    files = WatchedFiles(
-        MegabytePace(total, f"checkpoint of step {saved_steps[-1] if saved_steps else 0}: {{}} MB read", say).add
-    )
+    files = _watched_files(run, policy, say)
     saved = manifest.newest_checkpoint(run, files=files)
     if saved is None:
         return ExportedPolicy(recipe=recipe, handle=handle, finished=0, tokens=0, updates={})
+
     tensors, documents = saved.load(only=[policy], files=files)
-    finished, tokens, _, states, _ = take_fields("run", documents["state"], *STATE_FIELDS)
+    finished, tokens, _, policy_states, _ = take_fields("run", documents["state"], *STATE_FIELDS)
     if handle.changes:
-        handle.load(states[policy], tensors[policy])
-    updates = {name: state["updates"] for name, state in states.items() if recipe.policies[name].is_trained}
+        handle.load(policy_states[policy], tensors[policy])
+    updates = {name: state["updates"] for name, state in policy_states.items() if recipe.policies[name].is_trained}
     return ExportedPolicy(recipe=recipe, handle=handle, finished=int(finished), tokens=int(tokens), updates=updates)
+
+
+def _watched_files(run: RunDirectory, policy: str, say: Say) -> Files:
+    """Files that say how much of the newest checkpoint has been read: all of it once to verify it, and then the files
+    of one policy to load them."""
+    saved_steps = checkpoints.checkpoint_steps(run.checkpoints)
+    if not saved_steps:
+        return REAL_FILES
+    newest = run.checkpoints / checkpoints.step_name(saved_steps[-1])
+    policy_files = [file for file in newest.iterdir() if split_part_name(file.name)[0] == policy]
+    total = directory_bytes(newest) + sum(file.stat().st_size for file in policy_files)
+    pace = MegabytePace(total, f"checkpoint of step {saved_steps[-1]}: {{}} MB read", say)
+    return WatchedFiles(pace.add)
 
 
 def model_card(exported: ExportedPolicy, policy: str, run: RunDirectory, *, merged: bool = False) -> str:
@@ -293,7 +323,12 @@ def _prompts_section(recipe: Recipe, own_roles: list[str]) -> list[str]:
 def _figures_table(summary: Mapping[str, Any], roles: list[str]) -> list[str]:
     """Before and after of this policy's roles, then of the others, with 95 % intervals."""
     before, after = summary["before"], summary["after"]
-    keys = sorted(after, key=lambda key: (key.split("/")[0] not in roles, key))
+
+    def own_roles_first(key: str) -> tuple[bool, str]:
+        role, _, _ = key.partition("/")
+        return role not in roles, key
+
+    keys = sorted(after, key=own_roles_first)
     rows = [
         f"| {key} | {_estimate_text(before.get(key))} | {_estimate_text(after[key])} | {after[key]['n']} |"
         for key in keys
@@ -333,8 +368,10 @@ def _estimate_text(estimate: Mapping[str, Any] | None) -> str:
 def _alarm_text(alarm: Any) -> str:
     """One line of an alarm as the summary holds it."""
     try:
-        until = " " if alarm["last"] == alarm["step"] else f" to {alarm['last'] + 1} "
-        read = f"{alarm['key']}: {alarm['reading']}; healthy: {alarm['healthy']}"
-        return f"{alarm['band']}, after step {alarm['step'] + 1}{until}({read}). {alarm['advice']}"
+        steps = f"step {alarm['step'] + 1}"
+        if alarm["last"] != alarm["step"]:
+            steps += f" to {alarm['last'] + 1}"
+        reading = f"{alarm['key']}: {alarm['reading']}; healthy: {alarm['healthy']}"
+        return f"{alarm['band']}, after {steps} ({reading}). {alarm['advice']}"
     except (KeyError, TypeError):
         return json.dumps(alarm)

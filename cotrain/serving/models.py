@@ -1,19 +1,21 @@
-"""The models of the server: each role of a run, and each policy that speaks.
+"""The models of the server: each role of a run, and each policy that generates.
 
 ::
 
-    "solver"             a role: every user message is put into its prompt template, as in training; its own sampling
-    "policy/generator"   a policy: messages as they are, in its chat template and nothing else; also "generator", where
-                         no role is called so
+    "solver"             a role: each user message is put into its prompt template, as in training, and its sampling is
+                         the default
+    "policy/generator"   a policy: messages go through its chat template as they are; the name "generator" alone will
+                         do where no role has it
 
-A role whose template has other fields than one (a verifier's problem and solution) is asked through ``/v1/verify``, or
-by its policy. Contents of messages are encoded by the ``Renderer``, so none of them can become a control token.
+A role whose template has several fields (a verifier's problem and solution) is asked through ``/v1/verify``, or by its
+policy. Contents of messages are encoded by the ``Renderer``, so none of them can become a control token.
 
-Everything that touches a tokenizer or a model runs in the engine's thread: tokenizers are not safe for several, and the
-switch that keeps control tokens out of contents is a state of theirs.
+Everything that touches a tokenizer or a model runs in the engine's thread. A tokenizer is not safe for several threads,
+since it has a switch that keeps control tokens out of contents.
 
-The t-th token of choice i is drawn with the t-th number of (seed, i), whatever else is in the batch. Log-probabilities
-are the model's own, of one more forward pass: neither temperature nor top-p has been applied to them.
+Choice i of a request draws its t-th token with the t-th number of the random stream of (seed, i), whatever else is in
+the batch. Log-probabilities are the model's own, from one more forward pass: neither temperature nor top-p has been
+applied to them.
 """
 
 from __future__ import annotations
@@ -43,8 +45,9 @@ from cotrain.trainer.trainer import CoTrainer
 SERVED_STEP = -(2**40)  # the step in the addresses of what is served
 MAX_TOKENS = 256  # limit for a policy that no role plays, where a client gives none
 MAX_OPEN = 1024  # answers that wait or run; the engine decodes some hundreds of them at a time
-_VERIFIER_FIELDS = frozenset({"problem", "solution"})
-_TOLD = frozenset({"count", "nonce", "reference"})  # further fields that /v1/verify can fill
+NEEDED_FIELDS = frozenset({"problem", "solution"})  # of the prompt of a role that ``/v1/verify`` can ask
+OPTIONAL_FIELDS = frozenset({"count", "nonce", "reference"})  # that it can fill too
+REPLACEMENT_CHARACTER = "\ufffd"  # in a decoded text: a character of which not all tokens are there
 
 Alternatives = list[tuple[int, float]]  # the likeliest tokens with their log-probabilities
 
@@ -57,7 +60,7 @@ class ServedModel:
     policy: str
     sampling: Sampling  # where a client says nothing
     role: Role | None  # None: the policy itself
-    spec: Policy  # what may be asked of it
+    spec: Policy  # the policy's settings: whether it generates, or scores
 
     @property
     def prompt_fields(self) -> frozenset[str]:
@@ -69,20 +72,22 @@ class ServedModel:
 
     @property
     def can_verify(self) -> bool:
-        return (
-            self.spec.generates or self.spec.scores
-        ) and _VERIFIER_FIELDS <= self.prompt_fields <= _VERIFIER_FIELDS | _TOLD
+        has_needed = self.prompt_fields >= NEEDED_FIELDS
+        has_unknown = bool(self.prompt_fields - NEEDED_FIELDS - OPTIONAL_FIELDS)
+        return (self.spec.generates or self.spec.scores) and has_needed and not has_unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """One answer."""
+    """One answer to a prompt."""
 
     prompt_ids: tuple[int, ...]  # [P]
     token_ids: tuple[int, ...]  # [T] up to and with the token that completes a stop string
     text: str
     finish: str
-    logprobs: list[tuple[float, Alternatives]] | None  # [T]; of prompt and answer [P - 1 + T] where a prompt was echoed
+    # Each token's log-probability and its alternatives: [T] of the answer, or [P - 1 + T] with the prompt in front of
+    # it, where that was echoed. None: not wanted.
+    logprobs: list[tuple[float, Alternatives]] | None
 
 
 class ServedRun:
@@ -94,8 +99,8 @@ class ServedRun:
         self._record = record
         self.engine = EngineThread(as_serving_engine(trainer.engine))
         self.models = _served_models(trainer)
-        self._numbers = count(1)
-        self.started = 0  # requests so far
+        self._numbers = count(1)  # requests come from two threads, and taking the next of these is one operation
+        self.n_requests = 0  # so far
 
     def close(self) -> None:
         """End the engine's thread, and close the record."""
@@ -104,7 +109,7 @@ class ServedRun:
             self._record.close()
 
     def find_model(self, name: str) -> ServedModel:
-        """Raises BadRequest (404, as OpenAI's API does)."""
+        """The model of this name. Raises BadRequest (404, as OpenAI's API does)."""
         if name not in self.models and f"{POLICY}{name}" in self.models:
             name = f"{POLICY}{name}"
         if name not in self.models:
@@ -112,24 +117,36 @@ class ServedRun:
             raise BadRequest(message, "model", status=404, openai_code="model_not_found", code="E_MODEL_NOT_SERVED")
         return self.models[name]
 
+    def renderer_of(self, model: ServedModel) -> Renderer:
+        renderer = self.trainer.policies[model.policy].renderer
+        assert isinstance(renderer, Renderer)  # a program has another one, and does not chat
+        return renderer
+
+    def next_number(self) -> int:
+        """The number of a new request, for its addresses."""
+        number = next(self._numbers)
+        self.n_requests = number
+        return number
+
+    # -- From a request to prompt ids.
+
     def fill_messages(self, model: ServedModel, messages: Sequence[Message]) -> tuple[Message, ...]:
-        """The messages that a model gets: for a role its system message, and each user message in its template. Raises
-        BadRequest for a model that does not talk."""
+        """The messages as a model gets them: a role's system message first, and each user message in the role's
+        template; for a policy as they are. Raises BadRequest for a model that does not chat."""
         if not model.can_chat:
             raise BadRequest(_cannot_chat_text(model), "model", code="E_MODEL_CANNOT_CHAT")
-        self._check_count(model, messages)
+        self._check_message_count(model, messages)
         self.check_length(model, [message.content for message in messages], "messages")
         if model.role is None:
             return tuple(messages)
-        (name,) = model.prompt_fields
-        template = model.role.prompt
-        system = model.role.system
+
+        (field_name,) = model.prompt_fields  # a role that can chat has exactly one
         filled = []
-        if system is not None:
-            filled.append(Message("system", system))
+        if model.role.system is not None:
+            filled.append(Message("system", model.role.system))
         for message in messages:
             if message.role == "user":
-                message = Message("user", fill_template(template, **{name: message.content}))
+                message = Message("user", fill_template(model.role.prompt, **{field_name: message.content}))
             filled.append(message)
         return tuple(filled)
 
@@ -138,10 +155,44 @@ class ServedRun:
         self.check_length(model, [message.content for message in messages], "messages")
         return self.renderer_of(model).render(messages)
 
-    def _check_count(self, model: ServedModel, messages: Sequence[Message]) -> None:
-        """Raises BadRequest for more messages than a context could hold: also an empty one has its frame of tokens,
-        which takes as long as text does."""
-        most = self.engine.engine.context(model.policy)
+    def raw_prompt_ids(self, model: ServedModel, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
+        """Prompt ids [P] of a text or of token ids, without any template. In front of a text stands the token of
+        beginning that the tokenizer sets, if it sets one."""
+        if not model.spec.generates:
+            raise BadRequest(_cannot_chat_text(model), "model", code="E_MODEL_CANNOT_CHAT")
+        if not isinstance(prompt, str):
+            self._check_token_ids(model, prompt)
+            return prompt
+        self.check_length(model, [prompt], "prompt")
+        renderer = self.renderer_of(model)
+        bos = renderer.tokenizer.bos_token_id
+        ids_of_nothing = renderer.tokenizer("").input_ids  # the token of beginning alone, where one is set
+        sets_bos = bos is not None and ids_of_nothing[:1] == [bos]
+        ids = tuple(renderer.encode(prompt))
+        return (bos, *ids) if sets_bos else ids
+
+    # -- Refusals.
+
+    def check_capacity(self, count: int) -> None:
+        """Raises BadRequest (429, which clients take for "later") where too many answers wait already for ``count``
+        more."""
+        open_count = self.engine.open_requests
+        if open_count + count > MAX_OPEN:
+            message = f"{open_count} answers are under way and {count} more would be above {MAX_OPEN}; ask again later"
+            raise BadRequest(message, status=429, openai_code="rate_limit_exceeded", code="E_SERVER_BUSY")
+
+    def check_length(self, model: ServedModel, texts: Sequence[str], param: str) -> None:
+        """Raises BadRequest for texts that are too long for the model's context however they are cut into tokens."""
+        renderer = self.trainer.policies[model.policy].renderer
+        bytes_of_token = 1  # of a program
+        if isinstance(renderer, Renderer):
+            bytes_of_token = renderer.longest_token
+        check_text_size(texts, self.engine.context(model.policy), bytes_of_token, param, model.policy)
+
+    def _check_message_count(self, model: ServedModel, messages: Sequence[Message]) -> None:
+        """Raises BadRequest for more messages than a context could hold: even an empty one takes some tokens of the
+        chat template, and as much time as text does."""
+        most = self.engine.context(model.policy)
         if len(messages) > most:
             raise BadRequest(
                 f"messages has {len(messages)} messages, and at most {most} are taken; shorten the conversation",
@@ -150,48 +201,28 @@ class ServedRun:
                 code="E_TOO_MANY_MESSAGES",
             )
 
-    def check_length(self, model: ServedModel, texts: Sequence[str], param: str) -> None:
-        """Raises BadRequest for texts that are too long for the model's context however they are cut into tokens."""
-        renderer = self.trainer.policies[model.policy].renderer
-        longest = renderer.longest_token if isinstance(renderer, Renderer) else 1  # a program's token is a byte
-        check_text_size(texts, self.engine.engine.context(model.policy), longest, param, model.policy)
-
-    def _check_token_count(self, model: ServedModel, count: int) -> None:
-        """Raises BadRequest for more token ids than the context holds, before anybody looks at one of them."""
-        context = self.engine.engine.context(model.policy)
-        if count > context:
+    def _check_token_ids(self, model: ServedModel, token_ids: tuple[int, ...]) -> None:
+        """Raises BadRequest for more token ids than the context holds, before any of them is looked at, and for one
+        that the vocabulary does not have."""
+        context = self.engine.context(model.policy)
+        if len(token_ids) > context:
             raise BadRequest(
-                f"prompt has {count} tokens, more than the context of {context} tokens of {model.policy!r}; shorten it",
+                f"prompt has {len(token_ids)} tokens, more than the context of {context} tokens of {model.policy!r}; "
+                "shorten it",
                 "prompt",
                 openai_code="context_length_exceeded",
                 code="E_REQUEST_TOO_LONG",
             )
+        vocabulary = self.renderer_of(model).vocabulary
+        for token in (max(token_ids), min(token_ids)):
+            if not 0 <= token < vocabulary:
+                raise BadRequest(
+                    f"token {token} is outside of the vocabulary of {vocabulary}",
+                    "prompt",
+                    code="E_TOKEN_OUTSIDE_VOCABULARY",
+                )
 
-    def raw_prompt_ids(self, model: ServedModel, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
-        """Prompt ids [P] of a text without any template, with the beginning of sequence that the tokenizer sets."""
-        if not model.spec.generates:
-            raise BadRequest(_cannot_chat_text(model), "model", code="E_MODEL_CANNOT_CHAT")
-        renderer = self.renderer_of(model)
-        if not isinstance(prompt, str):
-            self._check_token_count(model, len(prompt))
-            for token in (max(prompt), min(prompt)):
-                if not 0 <= token < renderer.vocabulary:
-                    raise BadRequest(
-                        f"token {token} is outside of the vocabulary of {renderer.vocabulary}",
-                        "prompt",
-                        code="E_TOKEN_OUTSIDE_VOCABULARY",
-                    )
-            return prompt
-        self.check_length(model, [prompt], "prompt")
-        bos = renderer.tokenizer.bos_token_id
-        starts_with_bos = bos is not None and renderer.tokenizer("").input_ids[:1] == [bos]
-        ids = tuple(renderer.encode(prompt))
-        return (bos, *ids) if starts_with_bos else ids
-
-    def renderer_of(self, model: ServedModel) -> Renderer:
-        renderer = self.trainer.policies[model.policy].renderer
-        assert isinstance(renderer, Renderer)  # others are refused before
-        return renderer
+    # -- From prompt ids to answers.
 
     def make_requests(
         self, model: ServedModel, prompts: Sequence[tuple[int, ...]], params: RequestParams
@@ -202,9 +233,7 @@ class ServedRun:
         renderer = self.renderer_of(model)
         requests = []
         for place, prompt_ids in enumerate(prompts):
-            own_seed = seed_of(self.trainer.recipe.seed, "serve", number, place)
-            seed = own_seed if params.seed is None else params.seed
-            request = Request(
+            request = Request(  # of all choices of this prompt, but for seed and call
                 policy=model.policy,
                 prompt_ids=prompt_ids,
                 sampling=self._sampling_for(model, len(prompt_ids), params),
@@ -214,37 +243,79 @@ class ServedRun:
                 decode=renderer.decode,
             )
             self.engine.check(request)
-            requests += [_choice_request(request, seed, i) for i in range(params.n)]
+            own_seed = seed_of(self.trainer.recipe.seed, "serve", number, place)
+            seed = own_seed if params.seed is None else params.seed
+            requests += [_request_for_choice(request, seed, choice) for choice in range(params.n)]
         return requests
 
+    def _sampling_for(self, model: ServedModel, prompt_tokens: int, params: RequestParams) -> Sampling:
+        """The client's sampling, and the model's own where it says nothing."""
+        own = model.sampling
+        context = self.engine.context(model.policy)
+        free_tokens = context - prompt_tokens
+        needed = params.max_tokens or 1  # one token also where the client wants the echo alone
+        if free_tokens < needed:
+            raise BadRequest(
+                f"the prompt has {prompt_tokens} tokens and max_tokens is {needed}, more than the context of {context} "
+                f"of {model.policy!r}; lower max_tokens or shorten the prompt",
+                "max_tokens" if free_tokens > 0 else "messages",
+                openai_code="context_length_exceeded",
+                code="E_REQUEST_TOO_LONG",
+            )
+        return Sampling(
+            max_tokens=params.max_tokens or min(own.max_tokens, free_tokens),
+            temperature=own.temperature if params.temperature is None else params.temperature,
+            top_p=own.top_p if params.top_p is None else params.top_p,
+            stop=(*own.stop, *params.stop),
+        )
+
     async def answer_request(
-        self, model: ServedModel, request: Request, params: RequestParams, tell: Callable[[str], object] | None = None
+        self,
+        model: ServedModel,
+        request: Request,
+        params: RequestParams,
+        on_text: Callable[[str], object] | None = None,
     ) -> Choice:
-        """Sample one request in the engine's thread; ``tell`` hears the text as it grows, its end included."""
-        prompt_ids = request.prompt_ids
+        """Sample one request in the engine's thread. ``on_text``: is called with each new piece of the text, the last
+        one included."""
         reply = StreamedReply(self.renderer_of(model), params.stop)
-        completion = None
 
-        def read(ids: Sequence[int], final: bool = False) -> None:
-            new = reply.read_new_text(ids, final=final)
-            if new and tell is not None:
-                tell(new)
+        def read_tokens(token_ids: Sequence[int], final: bool = False) -> None:
+            new_text = reply.read_new_text(token_ids, final=final)
+            if new_text and on_text is not None:
+                on_text(new_text)
 
-        if params.max_tokens != 0:  # 0: the client wants nothing but the echo
-            completion = await (self.engine.watch(request, read) if tell is not None else self.engine.sample(request))
-        ids = () if completion is None else completion.token_ids
-        read(ids, final=True)
+        completion = None  # the client wants nothing but the echo
+        if params.max_tokens != 0:
+            if on_text is None:
+                completion = await self.engine.sample(request)
+            else:
+                completion = await self.engine.sample_streaming(request, read_tokens)
+        token_ids = () if completion is None else completion.token_ids
+        read_tokens(token_ids, final=True)
+
         if self._record is not None and completion is not None and params.messages:
             self._record.append(self._recorded_row(model, request, params.messages, completion, reply.text))
+        logprobs = None
+        if params.top is not None:
+            logprobs = self._compute_logprobs(model, request.prompt_ids, token_ids, params.echo, params.top)
         return Choice(
-            prompt_ids=prompt_ids,
-            token_ids=ids,
+            prompt_ids=request.prompt_ids,
+            token_ids=token_ids,
             text=reply.text,
             finish="length" if completion is None else completion.finish,
-            logprobs=None
-            if params.top is None
-            else self._compute_logprobs(model, prompt_ids, ids, params.echo, params.top),
+            logprobs=logprobs,
         )
+
+    def _compute_logprobs(
+        self, model: ServedModel, prompt_ids: tuple[int, ...], token_ids: tuple[int, ...], echo: bool, top: int
+    ) -> list[tuple[float, Alternatives]]:
+        """The log-probability of each token of an answer, and with ``echo`` of each token of the prompt from its second
+        one on. ``top``: number of alternatives. Runs in the engine's thread."""
+        handle = self.trainer.policies[model.policy]
+        assert isinstance(handle, ModelHandle)  # a policy without a model does not generate here
+        first = 1 if echo else len(prompt_ids)
+        return handle.top_logprobs((*prompt_ids, *token_ids), first=first, top=top)
 
     def _recorded_row(
         self, model: ServedModel, request: Request, messages: Sequence[Message], completion: Completion, text: str
@@ -264,53 +335,14 @@ class ServedRun:
             "finish": completion.finish,
         }
 
-    def check_capacity(self, count: int) -> None:
-        """Raises BadRequest (429, which clients take for "later") where too many answers wait already."""
-        if (open_count := self.engine.open_requests) + count > MAX_OPEN:
-            message = f"{open_count} answers are under way and {count} more would be above {MAX_OPEN}; ask again later"
-            raise BadRequest(message, status=429, openai_code="rate_limit_exceeded", code="E_SERVER_BUSY")
 
-    def next_number(self) -> int:
-        """A new number for the addresses of a request."""
-        self.started = next(self._numbers)
-        return self.started
-
-    def _compute_logprobs(
-        self, model: ServedModel, prompt: tuple[int, ...], ids: tuple[int, ...], echo: bool, top: int
-    ) -> list[tuple[float, Alternatives]]:
-        """The log-probability of each of ``ids``, and with ``echo`` of each token of the prompt from its second one on.
-        Runs in the engine's thread."""
-        handle = self.trainer.policies[model.policy]
-        assert isinstance(handle, ModelHandle)  # those without a model do not speak here
-        return handle.top_logprobs((*prompt, *ids), first=1 if echo else len(prompt), top=top)
-
-    def _sampling_for(self, model: ServedModel, prompt: int, params: RequestParams) -> Sampling:
-        context = self.engine.context(model.policy)
-        own = model.sampling
-        free_tokens = context - prompt
-        wanted = params.max_tokens
-        if free_tokens < (wanted or 1):
-            raise BadRequest(
-                f"the prompt has {prompt} tokens and max_tokens is {wanted or 1}, more than the context of {context} "
-                f"of {model.policy!r}; lower max_tokens or shorten the prompt",
-                "max_tokens" if free_tokens > 0 else "messages",
-                openai_code="context_length_exceeded",
-                code="E_REQUEST_TOO_LONG",
-            )
-        return Sampling(
-            max_tokens=wanted or min(own.max_tokens, free_tokens),
-            temperature=own.temperature if params.temperature is None else params.temperature,
-            top_p=own.top_p if params.top_p is None else params.top_p,
-            stop=(*own.stop, *params.stop),
-        )
-
-
-def _choice_request(request: Request, seed: int, i: int) -> Request:
-    return replace(request, seed=seed_of("serve", seed, i), address=replace(request.address, call=i))
+def _request_for_choice(request: Request, seed: int, choice: int) -> Request:
+    """The request for one of several choices of a prompt. ``seed``: that of the prompt."""
+    return replace(request, seed=seed_of("serve", seed, choice), address=replace(request.address, call=choice))
 
 
 def _served_models(trainer: CoTrainer) -> Mapping[str, ServedModel]:
-    """Roles first, then policies that speak."""
+    """Roles first, then policies that generate."""
     recipe = trainer.recipe
     specs = recipe.policies
     models = {
@@ -327,43 +359,46 @@ def _served_models(trainer: CoTrainer) -> Mapping[str, ServedModel]:
 
 
 def _cannot_chat_text(model: ServedModel) -> str:
+    """Why a model does not chat, and what to ask instead."""
     if not model.spec.generates:
-        what = "scores and does not speak" if model.spec.scores else f"is a {model.spec.kind}"
-        return f"model {model.name!r} {what}" + ("; ask /v1/verify" if model.can_verify else "")
+        reason = "scores and does not speak" if model.spec.scores else f"is a {model.spec.kind}"
+        advice = "; ask /v1/verify" if model.can_verify else ""
+        return f"model {model.name!r} {reason}{advice}"
     fields = ", ".join(sorted(model.prompt_fields)) or "none"
-    other = "ask /v1/verify, or " if model.can_verify else ""
-    todo = f"{other}give whole messages to 'policy/{model.policy}'"
-    return f"role {model.name!r} has the fields {fields} and not one; {todo}"
+    advice = "ask /v1/verify, or " if model.can_verify else ""
+    advice += f"give whole messages to 'policy/{model.policy}'"
+    return f"role {model.name!r} has the fields {fields} and not one; {advice}"
 
 
-_BROKEN = "\ufffd"
+# -- The text of an answer as it grows.
 
 
 class StreamedReply:
     """Reads one reply. ``text`` is what may be shown so far: not the stop string, nor what could still become one, nor
-    the rest of a character."""
+    a character of which not all tokens are there."""
 
     def __init__(self, renderer: Rendering, stops: Sequence[str]) -> None:
         self._renderer = renderer
         self._stops = stops
         self.text = ""
 
-    def read_new_text(self, ids: Sequence[int], *, final: bool = False) -> str:
-        """Take all ids so far and return what is new of the text."""
+    def read_new_text(self, token_ids: Sequence[int], *, final: bool = False) -> str:
+        """Take all token ids so far, and return what is new of the text."""
         before = len(self.text)
-        text = self._renderer.decode(ids)
+        text = self._renderer.decode(token_ids)
         stop = stop_in(text, self._stops)
         if stop is not None:
-            self.text = text[: stop[0]]
+            stop_start = stop[0]
+            self.text = text[:stop_start]
         else:
             self.text = text if final else _certain_text(text, self._stops)
         return self.text[before:]
 
 
 def _certain_text(text: str, stops: Sequence[str]) -> str:
-    """The text without a last character that is not complete, and without an end that a stop string begins with."""
-    text = text.rstrip(_BROKEN)
-    held_back = 0
+    """The text without an incomplete last character, and without an ending with which a stop string may begin."""
+    text = text.rstrip(REPLACEMENT_CHARACTER)
+    held_back = 0  # characters at the end
     for stop in stops:
         for length in range(1, min(len(stop), len(text) + 1)):
             if text.endswith(stop[:length]):

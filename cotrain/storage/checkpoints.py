@@ -81,7 +81,7 @@ class Checkpoint:
     path: Path
     step: int
     contents: Mapping[str, FileDigest]  # file name → size and hash
-    damaged: tuple[Damage, ...] = ()  # newer ones that were passed over, newest first
+    newer_damaged: tuple[Damage, ...] = ()  # newer checkpoints that do not verify, the newest first
 
     def load(
         self, *, only: Collection[str] | None = None, files: Files = REAL_FILES
@@ -182,7 +182,7 @@ def save_checkpoint(
 
 
 def latest_checkpoint(directory: Path, *, files: Files = REAL_FILES) -> Checkpoint | None:
-    """The newest checkpoint that verifies, naming in ``damaged`` the newer ones that do not; None if there is none.
+    """The newest checkpoint that verifies, with those after it that do not in ``newer_damaged``; None if there is none.
 
     Raises DiskError when the directory cannot be listed, and StateError when there are checkpoints but none verifies:
     whether to start afresh is not for this function to decide.
@@ -193,7 +193,7 @@ def latest_checkpoint(directory: Path, *, files: Files = REAL_FILES) -> Checkpoi
     for path in paths:
         candidate = verify_checkpoint(path, files=files)
         if isinstance(candidate, Checkpoint):
-            return Checkpoint(path=path, step=candidate.step, contents=candidate.contents, damaged=tuple(damaged))
+            return Checkpoint(path=path, step=candidate.step, contents=candidate.contents, newer_damaged=tuple(damaged))
         damaged.append(candidate)
     if damaged:
         reasons = "; ".join(f"{d.path.name}: {d.reason}" for d in damaged)

@@ -1,50 +1,57 @@
 """The ledger of a run: every episode, step by step, in one compressed file that can be entered at any step.
 
-``episodes.jsonl.gz`` is an ordinary gzip file of one *member* per step, one episode per line (``zcat`` reads it all).
-Each member's header carries, in gzip's own "extra" field, its step, its number of episodes and its length, under a
-checksum; hopping from header to header gives the index, so that there is no second file to disagree with the first.
-A member cut off by a kill is a torn tail, which readers ignore and the next writer removes. Members depend on their
-episodes alone (no time, no name), so a run cut back by ``truncate_after`` and resumed writes the same bytes again
-(with the same zlib).
+``episodes.jsonl.gz`` is an ordinary gzip file of one *member* per step, with one episode per line: ``zcat`` reads all
+of it. The header of each member holds, in gzip's own "extra" field, its step, its number of episodes and its length,
+under a checksum. Hopping from header to header gives the index, so no second file can disagree with the first.
 
-Everything round-trips exactly. Log-probabilities are the raw bits in base64: "f4:" before float32, 4 bytes per token
-and hardly compressible, or "f8:" before float64 where a value is not a float32 (to decode:
-``numpy.frombuffer(base64.b64decode(text[3:]), "<" + text[:2])``). ``turns`` are the spans of tokens that were sampled,
-[start, end, finish], where they are not all. ``entropies`` has a character a token (``core/entropy.py``), where the
-engine tells them. ``trajectory`` names the first of several traces that were paid as one. ``findings`` and ``metadata``
-must be JSON; a tuple in them comes back as a list. NaN and infinities there, and in signals, are Python's JSON
-literals. ``advantages``, for readers of the file, are what was learned from: objective → [advantage, tokens] over the
-sampled tokens, to four digits.
+A member that a kill cut off is a torn tail: readers ignore it, and the next writer removes it. The bytes of a member
+depend on its episodes alone (no time, no name), so a run that is cut back by ``truncate_after`` and resumed writes the
+same bytes again, with the same zlib. How an episode is written: ``episode_json.py``.
 
 Left out: columns (Parquet would be smaller still, at the price of a dependency and of ``zcat``), and quotas.
 """
 
 from __future__ import annotations
 
-import base64
 import errno
 import json
 import struct
-import sys
 import zlib
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
-from cotrain.core.entropy import as_text, from_text
 from cotrain.core.errors import StateError, UserError
 from cotrain.core.input_files import open_regular
 from cotrain.core.seeding import Address
-from cotrain.core.types import Episode, Reward, State, Trace, TurnRange, take_fields
+from cotrain.core.types import Episode, Trace
+from cotrain.storage.episode_json import ADVANTAGES, Advantages, episode_from_json, episode_to_json
 from cotrain.storage.file_ops import BLOCK, REAL_FILES, DiskError, Files, make_directory, report_disk_errors, write_all
-from cotrain.storage.jsonl import check_json
 
-# -- Where the steps of a ledger lie in its file, held in 20 bytes a step: a run may have a hundred thousand.
+NAME = "episodes.jsonl.gz"
+COMPRESSION = 6  # zlib's level; 9 takes twice as long for 1 % less
+
+# What a reader takes of a damaged or hostile file.
+MAX_STEP_BYTES = 1 << 29  # of a step in the file, which may have a size without taking up the disk
+MAX_EXPANSION = 100  # a step may unpack to so many times its bytes,
+MIN_UNPACKED_LIMIT = 1 << 26  # and to so many bytes in any case
+
+WRONG_SHAPE_ERRORS = (  # raised by code that reads JSON of another shape than it expects
+    TypeError,
+    KeyError,
+    AttributeError,
+    IndexError,
+    OverflowError,
+    RecursionError,
+)
+
+
+# -- Where each step lies in the file, in 20 bytes a step: a run may have a hundred thousand.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +65,13 @@ class Member:
 
 
 class LedgerIndex:
-    """Members follow each other without a gap, and steps rise."""
+    """The members of a ledger. They follow each other without a gap, and their steps rise."""
 
     def __init__(self) -> None:
         self.end = 0  # where the last whole member ends
-        self._steps = array("q")
+        self._steps = array("q")  # whole numbers of 8 bytes
         self._starts = array("q")
-        self._episodes = array("I")
+        self._episodes = array("I")  # of 4 bytes
 
     def __len__(self) -> int:
         return len(self._steps)
@@ -78,7 +85,6 @@ class LedgerIndex:
 
     @property
     def last_step(self) -> int | None:
-        """The last step."""
         return self._steps[-1] if self._steps else None
 
     def add(self, member: Member) -> None:
@@ -89,10 +95,11 @@ class LedgerIndex:
 
     def find(self, step: int) -> Member | None:
         place = bisect_left(self._steps, step)
-        return self._member_at(place) if place < len(self) and self._steps[place] == step else None
+        is_there = place < len(self) and self._steps[place] == step
+        return self._member_at(place) if is_there else None
 
     def end_of(self, step: int) -> int:
-        """The end of this step and of those before it."""
+        """The byte at which this step and all before it end."""
         place = bisect_right(self._steps, step)
         return self._starts[place] if place < len(self) else self.end
 
@@ -111,46 +118,7 @@ class LedgerIndex:
         return Member(step=self._steps[place], start=start, bytes=end - start, episodes=self._episodes[place])
 
 
-# -- Floats as text that loses no bit.
-
-
-def encode_floats(values: Sequence[float]) -> str:
-    """Bits in base64, little-endian: float32 where that loses nothing, float64 where it would."""
-    exact = array("d", values)
-    short = array("f", values)
-    kind, bits = ("f4", short) if array("d", short).tobytes() == exact.tobytes() else ("f8", exact)
-    if sys.byteorder == "big":
-        bits.byteswap()
-    return f"{kind}:{base64.b64encode(bits.tobytes()).decode('ascii')}"
-
-
-def decode_floats(text: str) -> tuple[float, ...]:
-    """The inverse of ``encode_floats``. Raises ValueError."""
-    bits = array({"f4:": "f", "f8:": "d"}.get(text[:3], "?"))
-    bits.frombytes(base64.b64decode(text[3:], validate=True))
-    if sys.byteorder == "big":
-        bits.byteswap()
-    return tuple(bits)
-
-
-NAME = "episodes.jsonl.gz"
-ADVANTAGES = "advantages"  # key of a trace: objective → [advantage, tokens] in order, over the sampled tokens
-Advantages = Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
-UNPACKED = 100  # a step may unpack to so many times its size
-UNPACKED_LEAST = 1 << 26  # and to so many bytes in any case
-MOST_PACKED = 1 << 29  # bytes of a step in the file, which may have a size without taking up the disk
-LEVEL = 6  # 9 takes twice as long for 1 % less
-ODD = (
-    TypeError,
-    KeyError,
-    AttributeError,
-    IndexError,
-    OverflowError,
-    RecursionError,
-)  # raised by JSON of another shape
-_FIXED = bytes([0x1F, 0x8B, 8, 4, 0, 0, 0, 0, 0, 255])  # gzip: deflate, has an extra field, no time, unknown system
-_EXTRA = struct.Struct("<H2sHqqII")  # length of the field, its name, length of the rest: step, bytes, episodes, crc
-_HEAD = len(_FIXED) + _EXTRA.size
+# -- The file.
 
 
 class NotRecorded(UserError, LookupError):
@@ -167,22 +135,21 @@ class Ledger:
         self.path = directory / NAME
         self._files = files
         self._index = LedgerIndex()
-        self._damage: str | None = None  # why what follows is no torn tail
+        self._damage: str | None = None  # what is wrong behind the last step, where that is more than a torn tail
         self._file: FileIO | None = None
         self._scan_headers()
 
     def append(self, step: int, episodes: Sequence[Episode], advantages: Advantages | None = None) -> None:
-        """Write one step (it survives a kill from here on, a power cut after ``sync``). ``advantages``: address of a
-        trace → objective → runs of equal values.
+        """Write one step. It survives a kill from here on, and a power cut after ``sync``.
 
         Raises StateError when the step does not come after the last one, or an episode is of another step or not JSON,
         and DiskError when the disk refuses; no part of the step then stays.
         """
-        wrong = next((e for e in episodes if e.step != step), None)
-        if wrong is not None:
-            raise StateError(
-                f"ledger: an episode of step {wrong.step} was given for step {step}", code="E_LEDGER_STEP_ORDER"
-            )
+        for episode in episodes:
+            if episode.step != step:
+                raise StateError(
+                    f"ledger: an episode of step {episode.step} was given for step {step}", code="E_LEDGER_STEP_ORDER"
+                )
         self._check_damage()
         last = self._index.last_step
         if last is not None and step <= last:
@@ -195,7 +162,7 @@ class Ledger:
             if self._file is None:
                 make_directory(self._files, self.path.parent)
                 self._file = self._files.open(self.path, "ab")
-            if self.path.stat().st_size > self._index.end:  # torn by a kill, or by an error that could not be undone
+            if self.path.stat().st_size > self._index.end:  # a torn tail: of a kill, or of an append that failed
                 self._files.truncate(self._file, self._index.end)
             try:
                 write_all(self._files, self._file, member)
@@ -216,8 +183,8 @@ class Ledger:
         return tuple(self._index)
 
     def extent(self) -> tuple[int, int | None, int]:
-        """How many steps there are, the last one, and the byte where it ends: what says cheaply whether the index has
-        changed."""
+        """The number of steps, the last one, and the byte where it ends. Whoever follows a ledger compares these to see
+        whether it has grown."""
         self._scan_headers()
         return len(self._index), self._index.last_step, self._index.end
 
@@ -287,7 +254,8 @@ class Ledger:
         self.close()
 
     def _scan_headers(self) -> None:
-        """Hop over the headers from where the last scan ended, or from the start when the file has shrunk."""
+        """Bring the index up to date: hop over the headers from where the last scan ended, or from the start when the
+        file has shrunk."""
         try:
             with report_disk_errors(f"read {self.path}"):
                 file = open_regular(self.path)
@@ -304,17 +272,27 @@ class Ledger:
                 self._index = LedgerIndex()
             self._damage = None
             while self._index.end < size:
-                file.seek(self._index.end)
-                head = file.read(_HEAD)
-                member = decode_head(head, self._index.end)
-                last = self._index.last_step
-                if member is None or (last is not None and member.step <= last):
-                    if len(head) == _HEAD and any(head):  # a power cut may leave zeros, a kill leaves a beginning
-                        self._damage = f"{self.path} is damaged at byte {self._index.end}: {self._extent_text()}"
-                    return
-                if self._index.end + member.bytes > size:
-                    return
+                member = self._read_header(file)
+                if member is None or self._index.end + member.bytes > size:
+                    return  # a torn tail, or damage
                 self._index.add(member)
+
+    def _read_header(self, file: BinaryIO) -> Member | None:
+        """The member that begins where the index ends; None where no later step begins there. Notes the damage, where
+        it is some."""
+        start = self._index.end
+        file.seek(start)
+        head = file.read(HEADER_BYTES)
+        member = decode_head(head, start)
+        last = self._index.last_step
+        if member is not None and (last is None or member.step > last):
+            return member
+
+        # A kill leaves the beginning of a header, a power cut may leave zeros. Anything else is damage.
+        is_torn = len(head) < HEADER_BYTES or not any(head)
+        if not is_torn:
+            self._damage = f"{self.path} is damaged at byte {start}: {self._extent_text()}"
+        return None
 
     def _check_damage(self) -> None:
         if self._damage:
@@ -328,172 +306,94 @@ class Ledger:
         return f"it has steps {steps[0]} to {steps[-1]}" if steps else "it has no step"
 
 
+# -- A member: gzip's ten bytes, the extra field, the compressed lines, and gzip's checksum and length of these.
+
+
+GZIP_START = bytes([0x1F, 0x8B, 8, 4, 0, 0, 0, 0, 0, 255])  # deflate, with an extra field, no time, unknown system
+_EXTRA = struct.Struct("<H2sHqqII")  # bytes of the field, its name, bytes of its content: step, bytes, episodes, crc
+_PLACE = struct.Struct("<qqI")  # step, bytes of the member, episodes: what the checksum is of
+EXTRA_NAME = b"CT"
+EXTRA_BYTES = _EXTRA.size - 2  # all behind the first number
+CONTENT_BYTES = _EXTRA.size - 6  # all behind the name and the second number
+HEADER_BYTES = len(GZIP_START) + _EXTRA.size
+_END = struct.Struct("<II")  # checksum and length of the text
+
+
 def encode_member(step: int, episodes: Sequence[Episode], advantages: Advantages | None = None) -> bytes:
     """One gzip member, the same bytes for the same episodes."""
     text = b"".join(_encode_line(episode, advantages or {}) for episode in episodes)
-    deflate = zlib.compressobj(LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    deflate = zlib.compressobj(COMPRESSION, zlib.DEFLATED, -zlib.MAX_WBITS)
     body = deflate.compress(text) + deflate.flush()
-    size = _HEAD + len(body) + 8
-    place = struct.pack("<qqI", step, size, len(episodes))
-    extra = _EXTRA.pack(_EXTRA.size - 2, b"CT", _EXTRA.size - 6, step, size, len(episodes), zlib.crc32(place))
-    return _FIXED + extra + body + struct.pack("<II", zlib.crc32(text), len(text) & 0xFFFFFFFF)
-
-
-def decode_head(head: bytes, start: int) -> Member | None:
-    """Read the head of a member of the ledger from its first bytes; None where they are not the beginning of one."""
-    if len(head) < _HEAD or not head.startswith(_FIXED):
-        return None
-    length, name, rest, step, size, episodes, crc = _EXTRA.unpack(head[len(_FIXED) : _HEAD])
-    if (length, name, rest) != (_EXTRA.size - 2, b"CT", _EXTRA.size - 6):
-        return None
-    if zlib.crc32(struct.pack("<qqI", step, size, episodes)) != crc:
-        return None
-    return Member(step=step, start=start, bytes=size, episodes=episodes)
-
-
-def read_packed(path: Path, member: Member) -> bytes:
-    """A step as it is in the file: of one of more than ``MOST_PACKED`` bytes only the beginning, which is no whole
-    member. Raises OSError."""
-    with open_regular(path) as file:
-        file.seek(member.start)
-        return file.read(min(member.bytes, MOST_PACKED))
-
-
-def unpack_member(packed: bytes) -> bytes:
-    """The text of a member. Raises ValueError where it is not one whole member, or unpacks to more than a ledger does:
-    to ``UNPACKED`` times what was read of it, or to ``UNPACKED_LEAST`` bytes if that is more: zeros behind a member add
-    nothing. zlib.error for what is no gzip."""
-    inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)
-    text = bytearray()
-    n_bytes = 0
-    while n_bytes < len(packed) and not inflate.eof:
-        rest = packed[n_bytes : n_bytes + BLOCK]
-        n_bytes += len(rest)
-        while rest and not inflate.eof:
-            text += inflate.decompress(rest, BLOCK)
-            rest = inflate.unconsumed_tail
-            read = n_bytes - len(rest) - len(inflate.unused_data)
-            most = max(UNPACKED_LEAST, UNPACKED * read)
-            if len(text) > most:
-                raise ValueError(f"it unpacks to more than {most} bytes, {UNPACKED} times its size")
-    if not inflate.eof or inflate.unused_data or n_bytes < len(packed):
-        raise ValueError("it is not the member that the index says")
-    return bytes(text)
-
-
-def decode_member(member: Member, packed: bytes, path: Path) -> tuple[Episode, ...]:
-    """Raises StateError when the bytes do not agree with their checksum or with the index."""
-    try:
-        text = unpack_member(packed)
-        if decode_head(packed[:_HEAD], member.start) != member:
-            raise ValueError("it is not the member that the index says")
-        episodes = tuple(episode_from_json(json.loads(line)) for line in text.split(b"\n")[:-1])
-        if len(episodes) != member.episodes:
-            raise ValueError(f"{len(episodes)} episodes, expected {member.episodes}")
-    except (zlib.error, ValueError, *ODD) as error:  # a StateError is a ValueError too
-        raise StateError(
-            f"{path}: step {member.step} at byte {member.start} is damaged ({error})", code="E_LEDGER_DAMAGED"
-        ) from error
-    return episodes
-
-
-# ---- episodes as JSON
-
-
-def episode_to_json(episode: Episode) -> State:
-    """All of an episode as JSON values."""
-    return {
-        "step": episode.step,
-        "task": episode.task,
-        "member": episode.member,
-        "task_id": episode.task_id,
-        "failure": episode.failure,
-        "traces": [trace_to_json(trace) for trace in episode.traces],
-    }
-
-
-def episode_from_json(state: Mapping[str, Any]) -> Episode:
-    """The inverse. Raises StateError for missing and unknown fields."""
-    step, task, member, task_id, failure, traces = take_fields(
-        "an episode", state, "step", "task", "member", "task_id", "failure", "traces"
-    )
-    return Episode(
-        step=step,
-        task=task,
-        member=member,
-        task_id=task_id,
-        failure=failure,
-        traces=tuple(trace_from_json(trace) for trace in traces),
-    )
-
-
-_ADDRESS = ("step", "task", "member", "role", "call")
-PLAIN = ("role", "policy", "version", "group", "text", "finish", "failure", "findings", "metadata", "parent", "score")
-_CODED = ("address", "prompt_ids", "token_ids", "logprobs", "rewards", "turns", "entropies", "trajectory")
-
-
-def trace_to_json(trace: Trace) -> State:
-    """All of a trace as JSON values. Raises StateError when ``findings`` or ``metadata`` is not JSON."""
-    at = trace.address
-    check_json(trace.findings, f"trace {at}: findings", finite=False)
-    check_json(trace.metadata, f"trace {at}: metadata", finite=False)
-    turns: list[list[Any]] = []
-    for turn in trace.turns:
-        fields: list[Any] = [turn.start, turn.end, turn.finish]
-        if turn.goes_on:
-            fields.append(True)
-        turns.append(fields)
-
-    state = {
-        "address": [at.step, at.task, at.member, at.role, at.call, *at.path],
-        **{name: getattr(trace, name) for name in PLAIN},
-        "rewards": [[reward.name, reward.value, reward.tokens] for reward in trace.rewards],
-        "prompt_ids": trace.prompt_ids,
-        "token_ids": trace.token_ids,
-        "logprobs": encode_floats(trace.logprobs),
-        "turns": turns,
-    }
-    if trace.entropies:
-        state["entropies"] = as_text(trace.entropies)
-    if trace.trajectory:
-        state["trajectory"] = trace.trajectory
-    return state
-
-
-def trace_from_json(state: Mapping[str, Any]) -> Trace:
-    """The inverse of ``trace_to_json``. A field that traces did not have when the ledger was written is None, or one
-    turn. Raises StateError for missing and unknown fields."""
-    state = {"score": None, "turns": (), "entropies": "", "trajectory": "", **state}
-    for name in ("learn_ids", ADVANTAGES):  # the first is of older ledgers; the second is for readers of the file
-        state.pop(name, None)
-    coded = {name: value for name, value in state.items() if name not in PLAIN}
-    address, prompt_ids, token_ids, logprobs, saved_rewards, saved_turns, entropies, trajectory = take_fields(
-        "a trace", coded, *_CODED
-    )
-    plain = take_fields("a trace", {name: value for name, value in state.items() if name in PLAIN}, *PLAIN)
-
-    turns = []
-    for start, end, finish, *goes_on in saved_turns:
-        turns.append(TurnRange(start=start, end=end, finish=finish, goes_on=bool(goes_on)))
-    rewards = []
-    for name, value, tokens in saved_rewards:
-        rewards.append(Reward(name=name, value=value, tokens=None if tokens is None else (tokens[0], tokens[1])))
-    return Trace(
-        address=Address(**dict(zip(_ADDRESS, address[:5], strict=True)), path=tuple(address[5:])),
-        prompt_ids=tuple(prompt_ids),
-        turns=tuple(turns),
-        token_ids=tuple(token_ids),
-        logprobs=decode_floats(logprobs),
-        entropies=from_text(entropies),
-        trajectory=trajectory,
-        rewards=tuple(rewards),
-        **dict(zip(PLAIN, plain, strict=True)),
-    )
+    size = HEADER_BYTES + len(body) + _END.size
+    checksum = zlib.crc32(_PLACE.pack(step, size, len(episodes)))
+    extra = _EXTRA.pack(EXTRA_BYTES, EXTRA_NAME, CONTENT_BYTES, step, size, len(episodes), checksum)
+    return GZIP_START + extra + body + _END.pack(zlib.crc32(text), len(text) & 0xFFFFFFFF)
 
 
 def _encode_line(episode: Episode, advantages: Advantages) -> bytes:
     row = episode_to_json(episode)
     for trace, trace_row in zip(episode.traces, row["traces"], strict=True):
-        if (trace_advantages := advantages.get(str(trace.address))) is not None:
+        trace_advantages = advantages.get(str(trace.address))
+        if trace_advantages is not None:
             trace_row[ADVANTAGES] = trace_advantages
     return json.dumps(row, separators=(",", ":"), check_circular=False).encode("ascii") + b"\n"
+
+
+def decode_head(head: bytes, start: int) -> Member | None:
+    """The member whose first bytes these are; None where they are not the beginning of one. ``start``: its place."""
+    if len(head) < HEADER_BYTES or not head.startswith(GZIP_START):
+        return None
+    extra = head[len(GZIP_START) : HEADER_BYTES]
+    extra_bytes, name, content_bytes, step, size, episodes, checksum = _EXTRA.unpack(extra)
+    if (extra_bytes, name, content_bytes) != (EXTRA_BYTES, EXTRA_NAME, CONTENT_BYTES):
+        return None
+    if zlib.crc32(_PLACE.pack(step, size, episodes)) != checksum:
+        return None
+    return Member(step=step, start=start, bytes=size, episodes=episodes)
+
+
+def read_packed(path: Path, member: Member) -> bytes:
+    """The bytes of a step in the file, at most ``MAX_STEP_BYTES`` of them: ``unpack_member`` refuses the beginning of a
+    longer one. Raises OSError."""
+    with open_regular(path) as file:
+        file.seek(member.start)
+        return file.read(min(member.bytes, MAX_STEP_BYTES))
+
+
+def unpack_member(packed: bytes) -> bytes:
+    """The text of a member. Raises ValueError where it is not one whole member, or unpacks to more than a ledger does;
+    zlib.error for what is no gzip."""
+    inflate = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    text = bytearray()
+    n_given = 0  # bytes that were handed to zlib
+    while n_given < len(packed) and not inflate.eof:
+        rest = packed[n_given : n_given + BLOCK]
+        n_given += len(rest)
+        while rest and not inflate.eof:  # a block may unpack to many
+            text += inflate.decompress(rest, BLOCK)
+            rest = inflate.unconsumed_tail
+            n_read = n_given - len(rest) - len(inflate.unused_data)  # zeros behind a member allow no more text
+            limit = max(MIN_UNPACKED_LIMIT, MAX_EXPANSION * n_read)
+            if len(text) > limit:
+                raise ValueError(f"it unpacks to more than {limit} bytes, {MAX_EXPANSION} times its size")
+    is_one_member = inflate.eof and not inflate.unused_data and n_given == len(packed)
+    if not is_one_member:
+        raise ValueError("it is not the member that the index says")
+    return bytes(text)
+
+
+def decode_member(member: Member, packed: bytes, path: Path) -> tuple[Episode, ...]:
+    """The episodes of a member. Raises StateError when the bytes do not agree with their checksum or with the index."""
+    try:
+        text = unpack_member(packed)
+        if decode_head(packed[:HEADER_BYTES], member.start) != member:
+            raise ValueError("it is not the member that the index says")
+        *lines, _ = text.split(b"\n")  # behind the last newline is nothing
+        episodes = tuple(episode_from_json(json.loads(line)) for line in lines)
+        if len(episodes) != member.episodes:
+            raise ValueError(f"{len(episodes)} episodes, expected {member.episodes}")
+    except (zlib.error, ValueError, *WRONG_SHAPE_ERRORS) as error:  # a StateError is a ValueError too
+        raise StateError(
+            f"{path}: step {member.step} at byte {member.start} is damaged ({error})", code="E_LEDGER_DAMAGED"
+        ) from error
+    return episodes

@@ -17,7 +17,7 @@ from cotrain.core.errors import CotrainError
 from cotrain.core.notes import CORRECT, FINAL, PROBLEM
 from cotrain.reports.counts import bool_or_none
 from cotrain.reports.rollouts import address_text, join_trajectories, mean_rewards, read_episodes
-from cotrain.storage.ledger import ODD, Ledger
+from cotrain.storage.ledger import WRONG_SHAPE_ERRORS, Ledger
 
 EVERY = 10  # steps between those of which rollouts are sent
 TURNS = 12  # most turns of a rollout
@@ -98,7 +98,7 @@ def _readable(episodes: Sequence[Mapping[str, Any]]) -> Iterator[TrackedRollout]
     for episode in episodes:
         try:
             rollout = _rollout_of(episode)
-        except (ValueError, *ODD):  # what a protocol noted has any shape
+        except (ValueError, *WRONG_SHAPE_ERRORS):  # what a protocol noted has any shape
             continue
         if rollout.turns:
             yield rollout

@@ -31,6 +31,7 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -38,8 +39,9 @@ from cotrain.config.policies import Learning
 from cotrain.config.recipe import Recipe, cap_path
 from cotrain.core.errors import ConfigError
 from cotrain.core.types import Completion, Episode, State, Trace, take_fields
+from cotrain.distributed.policy_handles import RoutingEngine
 from cotrain.inference.contract import ContextLimitedEngine, Engine, HoldingEngine, Request
-from cotrain.storage.ledger import episode_from_json, episode_to_json
+from cotrain.storage.episode_json import episode_from_json, episode_to_json
 from cotrain.trainer.failures import Interrupted, NotFinite
 from cotrain.trainer.flops import StageClock
 from cotrain.trainer.overlapped_rollout import HeldRollout
@@ -69,7 +71,7 @@ class RolloutBatch:
 
 
 Collect = Callable[[int], RolloutBatch]  # collects the rollouts of a step
-Result = TypeVar("Result")  # what a work returns
+Result = TypeVar("Result")  # the result of one work of ``run_beside``
 
 
 class RolloutCounter:
@@ -80,7 +82,7 @@ class RolloutCounter:
         self._policies = policies
         self._counts_before = engine.counts()
         self._outside_before = policies.outside_counts()
-        self.clock = StageClock()  # who collects the episodes does it within a stage of this clock
+        self.clock = StageClock()  # to be run while the episodes are collected
 
     def result_of(self, episodes: tuple[Episode, ...]) -> RolloutBatch:
         """The batch, once its episodes are over."""
@@ -101,30 +103,24 @@ def no_signal() -> int:
     return 0
 
 
-class StoppableEngine:
-    """An engine that looks for a stop signal before each advance. Implements ``Engine``."""
+class StoppableEngine(RoutingEngine):
+    """A backend's engine, which looks for a stop signal before each advance."""
 
     beside_update = False  # True while rollouts run during an update: a stop signal then waits for both
     given_up = False  # True when the update that runs at the same time failed, so that the rollouts end too
     held_rollout: HeldRollout[RolloutBatch] | None = None  # rollouts that run during an update and wait for its weights
 
-    def __init__(self, engine: Engine, get_signal: Callable[[], int] = no_signal) -> None:
+    def __init__(self, engine: RoutingEngine, get_signal: Callable[[], int] = no_signal) -> None:
         """``get_signal``: gives the signal that asks the run to stop, 0 for none."""
-        self.engine = engine
+        super().__init__(engine.handles, engine.engine)
         self.get_signal = get_signal
         if isinstance(engine, ContextLimitedEngine):
             self.context = engine.context
 
-    def publish(self, policy: str, version: int) -> None:
-        self.engine.publish(policy, version)
-
-    def counts(self) -> dict[str, float]:
-        return self.engine.counts()
-
     async def sample(self, request: Request) -> Completion:
         """Raises NotFinite where a policy computes what is no number."""
         try:
-            return await self.engine.sample(request)
+            return await self.engine_of(request.policy).sample(request)
         except FloatingPointError as error:
             raise NotFinite(str(error)) from error
 
@@ -270,24 +266,38 @@ class RolloutPipeline:
         if async_steps and overlaps_update:
             self._ahead_thread = ThreadPoolExecutor(1, thread_name_prefix="rollouts ahead")
 
-        # With async_steps = 0: a step whose rollouts began during the update before them, with its batch, and the
-        # thread of such rollouts.
+        # With async_steps = 0: the step that is due, or that comes next where its rollouts began during the update
+        # before them, with its batch; and the thread of such rollouts.
         self._early: tuple[int, RolloutBatch] | None = None
         self._early_thread: ThreadPoolExecutor | None = None
 
-    def batch_of(self, step: int, collect: Collect, *, until: int) -> RolloutBatch:
-        """The rollouts of the step that is due. What was not collected during an update is collected now: with
-        async_steps = 0 this step, with K > 0 the K steps from this one on that are before ``until``.
-
-        With K > 0 they stay until ``drop_oldest``, as a step that is interrupted is done again by the resumed run.
-        """
+    def steps_to_collect(self, step: int, *, until: int) -> range:
+        """The steps to collect now that ``step`` is due: what was not collected during an update. With async_steps = 0
+        this step, with K > 0 the K steps from this one on that are before ``until``."""
         if self.async_steps == 0:
-            return self._take_early(step) or collect(step)
-        first_missing = step + len(self.ready)
-        end = min(step + self.async_steps, until)
-        for later in range(first_missing, end):
-            self._add(collect(later))
-        return self.ready[0]
+            has_begun_early = self._early is not None and self._early[0] == step
+            return range(step, step) if has_begun_early else range(step, step + 1)
+        return range(step + len(self.ready), min(step + self.async_steps, until))
+
+    def add(self, step: int, batch: RolloutBatch) -> None:
+        """Keep the rollouts of ``step``: with async_steps > 0 the one after the last step that is kept."""
+        if self.async_steps == 0:
+            self._early = (step, batch)
+        else:
+            self.ready = (*self.ready, as_restored(batch))
+
+    def batch_of(self, step: int) -> RolloutBatch:
+        """The rollouts of the step that is due, which were collected.
+
+        With async_steps > 0 they stay until ``drop_oldest``, as a step that is interrupted is done again by the resumed
+        run.
+        """
+        if self.async_steps > 0:
+            return self.ready[0]
+        early = self._early
+        assert early is not None and early[0] == step
+        self._early = None
+        return early[1]
 
     def collect_during_update(
         self, step: int, collect: Collect, *, until: int, blocked_policies: Collection[str] | None = None
@@ -301,7 +311,8 @@ class RolloutPipeline:
         if later >= until:
             return Overlap()
         if self.async_steps > 0:
-            return RolloutsAhead(self._engine, lambda: collect(later), self._add, self._ahead_thread)
+            keep = partial(self.add, later)
+            return RolloutsAhead(self._engine, lambda: collect(later), keep, self._ahead_thread)
         if blocked_policies is None:
             return Overlap()
         return self._begin_early(later, collect, blocked_policies)
@@ -314,18 +325,6 @@ class RolloutPipeline:
         """Drop all rollouts that were collected and not learned from: their steps will be collected again."""
         self._early = None
         self.ready = ()
-
-    def _add(self, batch: RolloutBatch) -> None:
-        """Keep the rollouts of the step after the last one that is kept."""
-        self.ready = (*self.ready, as_restored(batch))
-
-    def _take_early(self, step: int) -> RolloutBatch | None:
-        """The rollouts of ``step`` that were collected during the update before it, if they were."""
-        early = self._early
-        self._early = None
-        if early is None or early[0] != step:
-            return None
-        return early[1]
 
     def _begin_early(self, step: int, collect: Collect, held: Collection[str]) -> Overlap:
         """``collect`` this step during the update before it, without the policies ``held``."""

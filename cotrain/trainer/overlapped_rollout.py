@@ -26,7 +26,7 @@ from cotrain.core.errors import EngineLost
 from cotrain.inference.contract import HoldingEngine
 from cotrain.trainer.failures import Interrupted
 
-Result = TypeVar("Result")  # what collecting returns
+Result = TypeVar("Result")  # result of collecting: a batch of rollouts
 
 
 class HeldRollout(Generic[Result]):

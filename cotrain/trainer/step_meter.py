@@ -96,7 +96,9 @@ class StepMeter:
         """These traces, of which ``policy`` learns at this ``version``, were sampled ahead of its updates."""
         self._row |= updates_behind(traces, policy, version)
 
-    def add_credit(self, objective: str, credit: Credit, annotated: Sequence[Sample], scored: Sequence[Sample]) -> None:
+    def add_credit(
+        self, objective: str, credit: Credit, *, annotated: Sequence[Sample], scored: Sequence[Sample]
+    ) -> None:
         """An objective has its advantages. ``annotated``: its samples before; ``scored``: those that are learned from,
         with the reference's log-probabilities."""
         self._credited[objective] = credit.samples

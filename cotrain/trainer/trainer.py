@@ -25,9 +25,10 @@ from cotrain.algorithms.contract import (
     split_context,
     with_context,
 )
-from cotrain.algorithms.policy_loss import with_ratio_bounds
+from cotrain.algorithms.policy_loss import LOOSE, with_ratio_bounds
 from cotrain.algorithms.samples import sample_of, token_limit
 from cotrain.config.evaluation import held_out
+from cotrain.config.policies import samples_in_int8
 from cotrain.config.recipe import Objective, Recipe
 from cotrain.config.schedule import Phase, train_task
 from cotrain.core.seeding import rng_of, seed_of
@@ -39,7 +40,7 @@ from cotrain.inference.contract import Engine
 from cotrain.metrics.steps import flops_of
 from cotrain.rollout.event_loop import EngineEventLoop
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import BatchProgress, RolloutRunner, grade_async
+from cotrain.rollout.runner import BatchProgress, RolloutRunner
 from cotrain.trainer.async_rollouts import (
     Overlap,
     RolloutBatch,
@@ -61,7 +62,7 @@ from cotrain.trainer.policy_store import PolicyStore
 from cotrain.trainer.step_meter import LearnedPolicy, StepMeter, StepResult, count_sampled_tokens
 
 WrapEngine = Callable[[Engine], Engine]  # an engine around another one
-# The keys of CoTrainer.state() in a checkpoint; they stay as they are, also where an attribute got a longer name.
+# The keys of CoTrainer.state() on disk, which are never renamed. "finished" is ``finished_steps``.
 STATE_FIELDS = ("finished", "tokens", "rollback_count", "policies", "algorithms")
 
 
@@ -90,7 +91,8 @@ class CoTrainer:
         self.policies = PolicyStore(self.backend.open(recipe.policies, seed=recipe.seed))
         check_same_tokenizers(recipe, self.policies)
         self.flops_meter = FlopsMeter(self.policies)
-        # For each policy that is trained: the number of updates over which its learning rate decays.
+        # For each policy that is trained: the number of updates over which its learning rate decays. ``horizon`` is set
+        # where that is not the length of the run, as in a run that is continued beyond its planned steps.
         horizon = recipe.horizon or recipe.steps
         self.planned_updates = {
             policy: recipe.planned_updates(policy, steps=horizon) for policy in self.policies.trained_names
@@ -106,17 +108,17 @@ class CoTrainer:
         # Name → data that grow over the run and that protocols read, such as past problems (``rollout/stores.py``).
         self.stores: dict[str, Store] = dict(recipe.stores)
 
+        # Three engines, one around the other: the backend's; the same with a look for a stop signal, through which
+        # evaluations sample; and with what ``wrap_engine`` puts around that, through which training samples.
         self.engine = self.backend.engine
-        # Evaluations sample through the stoppable engine, which looks for a stop signal. Training samples through the
-        # training engine: the same one, inside of what ``wrap_engine`` puts around it.
         self._stoppable_engine = StoppableEngine(self.engine)
         self._training_engine: Engine = wrap_engine(self._stoppable_engine) if wrap_engine else self._stoppable_engine
         # One event loop for all rollouts, as connections to remote policies belong to a loop.
         self._loop = EngineEventLoop()
         self.runner = self.make_runner(self.seed, engine=self._training_engine)
-        overlaps_update = False
-        if async_steps > 0:
-            overlaps_update = self.backend.try_to_overlap()  # True where requests are answered during updates
+        # ``try_to_overlap`` switches the backend, if it can, to answering requests during updates with the weights of
+        # before. Without ``async_steps`` only rollouts that need no new weights run then (``_overlap_with``).
+        overlaps_update = async_steps > 0 and self.backend.try_to_overlap()
         self.rollouts = RolloutPipeline(self._stoppable_engine, async_steps, overlaps_update=overlaps_update)
         self.evaluation_runner = self.make_runner(evaluation_seed(recipe.seed))
         self.eval_progress: BatchProgress | None = None  # shows how far an evaluation is
@@ -130,7 +132,6 @@ class CoTrainer:
             self.policies.renderers,
             self.recipe.roles if roles is None else roles,
             seed,
-            grader=grade_async,
             loop=self._loop,
         )
 
@@ -139,10 +140,10 @@ class CoTrainer:
         self._stoppable_engine.get_signal = get_signal
 
     def close(self) -> None:
-        """Close the backend, and what protocols were given as options, such as a server of tools."""
+        """Close the backend, and what protocols hold open, such as a server of tools."""
         self.rollouts.close()
         for phase in self.recipe.schedule.phases:
-            _close_options(phase)
+            _close_protocol_resources(phase)
         self._loop.run_to_end(self.backend.close())  # in this loop, to which connections to servers belong
         self._loop.close()
 
@@ -189,8 +190,8 @@ class CoTrainer:
     @property
     def leading_steps(self) -> int:
         """Finished steps that train the leading objective, the recipe's first one."""
-        # An objective has one batch in each step that trains it, so its batches are such steps.
-        return self.recipe.schedule.planned_batches([self.recipe.leading_objective], self.finished_steps)
+        phases = [self.recipe.schedule.phase_at(step) for step in range(self.finished_steps)]
+        return sum(self.recipe.leading_objective in phase.objectives for phase in phases)
 
     def is_evaluation_due(self) -> bool:
         """True when validation problems are to be measured now: at the start, at the end, and every so many steps."""
@@ -216,15 +217,18 @@ class CoTrainer:
         meter = self._begin_measuring(step, phase)
         with meter.stage("rollout"):
             self.policies.reset_optimizers(self.recipe.due_for_new_optimizer(step))
+            # A policy with ``reset_to_start`` goes back to its initial weights after every ``reset_every`` updates.
             restarted = self.policies.restart_weights_if_iteration_over()
             self._publish_versions(restarted)
-            # With ``async_steps`` they may have been collected before, and those of the next steps are collected, too.
-            rollouts = self.rollouts.batch_of(step, self._collect_step, until=self.recipe.steps)
+            # Usually this step alone; none if it was collected during an update. With ``async_steps`` later ones, too.
+            for missing in self.rollouts.steps_to_collect(step, until=self.recipe.steps):
+                self.rollouts.add(missing, self._collect_step(missing))
+            rollouts = self.rollouts.batch_of(step)
         check_rollouts(step, phase, self.recipe.objectives, rollouts.episodes, self.runner)
-        check_servers_answer(f"step {step + 1}", self.policies, rollouts.outside)  # counts of policies on other servers
+        check_servers_answer(f"step {step + 1}", self.policies, rollouts.outside)  # counts requests to other servers
         meter.add_rollouts(rollouts)
         self._learn(phase, rollouts.episodes, meter)
-        self.rollouts.drop_oldest()  # of this step; until here they were kept for a checkpoint
+        self.rollouts.drop_oldest()  # those of this step, which until here were kept for a checkpoint
         self.stores = {name: store.with_episodes(rollouts.episodes, step) for name, store in self.stores.items()}
         meter.add_stores(self.stores)
         self.tokens += count_sampled_tokens(rollouts.episodes, self.policies)
@@ -248,12 +252,12 @@ class CoTrainer:
     def _learn(self, phase: Phase, episodes: Sequence[Episode], meter: StepMeter) -> None:
         """Update the policies that are due and publish their weights."""
         changed: list[str] = []
-        # Rollouts of a later step may be collected during the update, and the end of this block waits for them: that
-        # is the stage "rollout". A stage inside of another interrupts it (here and in ``_update_policies``), so no
-        # second counts twice.
+        # Rollouts of a later step may be collected meanwhile (``overlap``). Waiting for them counts as "rollout": at
+        # ``end_update``, and at the end of the block. A stage inside of another interrupts it, so that the seconds of
+        # updating and publishing count as "update" alone.
         with meter.stage("rollout"), self._overlap_with(self.finished_steps) as overlap:
-            for due in objectives_by_turn(phase):
-                changed += self._update_policies(due, episodes, meter)
+            for names in update_groups(phase):
+                changed += self._update_policies(names, episodes, meter)
             overlap.end_update()
             with meter.stage("update"):
                 unique = list(dict.fromkeys(changed))
@@ -262,8 +266,11 @@ class CoTrainer:
 
     def _overlap_with(self, step: int) -> Overlap:
         """What is collected during the update of this step: usually nothing (``async_rollouts.py``)."""
-        may_begin_next = not self.rollouts.async_steps and self._may_begin_early(step + 1)
-        blocked = self._blocked_policies(step) if may_begin_next else None
+        blocked: Collection[str] | None = None  # None: all policies are blocked
+        # With ``async_steps`` later rollouts have the weights of before the update, so that none of their policies is
+        # blocked. Without, the next step's may begin with the policies that this update leaves alone.
+        if self.rollouts.async_steps == 0 and self._may_begin_early(step + 1):
+            blocked = self._blocked_policies(step)
         return self.rollouts.collect_during_update(
             step, self._collect_step, until=self.recipe.steps, blocked_policies=blocked
         )
@@ -276,16 +283,16 @@ class CoTrainer:
         return not reads_stores and not self.policies.any_may_restart
 
     def _blocked_policies(self, step: int) -> Collection[str] | None:
-        """The policies that cannot answer while this step is updated. None: that holds for all of them, so that no
+        """The policies that cannot be sampled from while this step is updated. None: that holds for all of them, and no
         rollout can begin meanwhile."""
         due = [self.recipe.objectives[name] for name in self.recipe.schedule.phase_at(step).objectives]
         updated = dict.fromkeys(objective.policy for objective in due)
         followers = [follower.name for policy in updated for follower in self.policies.followers_of(policy)]
-        receiving_weights = [*updated, *followers]
-        busy = set(receiving_weights)
+        changed = [*updated, *followers]  # get new weights
+        computing = set(changed)  # compute something in the update: also those that are asked for log-probabilities
         for objective in due:
-            busy |= policies_read(objective.algorithm.needs())  # they compute log-probabilities or values
-        return self.backend.held_while_learning(busy, receiving_weights)
+            computing |= policies_read(objective.algorithm.needs())
+        return self.backend.held_while_learning(computing, changed)
 
     def _collect_step(self, step: int) -> RolloutBatch:
         """Draw the problems of a step and collect its rollouts with the published weights."""
@@ -293,7 +300,7 @@ class CoTrainer:
         # it, so the signal is looked for here, too.
         self._stoppable_engine.raise_if_stopped()
         phase = self.recipe.schedule.phase_at(step)
-        counter = RolloutCounter(self.engine, self.policies)  # ``result_of`` at the end has what was counted since here
+        counter = RolloutCounter(self.engine, self.policies)  # counts from here to its ``result_of``
         tasks = self.draw_tasks(phase, step)
 
         def collect(batch: Sequence[Task], first_position: int = 0) -> tuple[Episode, ...]:
@@ -320,21 +327,14 @@ class CoTrainer:
         """Update the policies of these objectives on the step's episodes; returns those that have new weights."""
         changed: list[str] = []
         with meter.stage("update"):
-            terms = self._loss_terms(due, episodes, meter)
-            for updated in self._update_in_lanes(terms):
+            terms: dict[str, list[LossTerm]] = {}  # policy → the objectives that it is updated on, with their samples
+            for name in due:
+                policy = self.recipe.objectives[name].policy
+                terms.setdefault(policy, []).append(self._loss_term(name, episodes, meter))
+            for updated in self._update_concurrently(terms):
                 meter.add_update(updated, terms[updated.policy])
                 changed += updated.changed_policies
         return changed
-
-    def _loss_terms(
-        self, due: Sequence[str], episodes: Sequence[Episode], meter: StepMeter
-    ) -> dict[str, list[LossTerm]]:
-        """For each policy the objectives that it is updated on, each with its samples."""
-        terms: dict[str, list[LossTerm]] = {}
-        for name in due:
-            policy = self.recipe.objectives[name].policy
-            terms.setdefault(policy, []).append(self._loss_term(name, episodes, meter))
-        return terms
 
     def _loss_term(self, name: str, episodes: Sequence[Episode], meter: StepMeter) -> LossTerm:
         """Make an objective's samples: annotated with values and scores, then with advantages, at last with the
@@ -342,7 +342,7 @@ class CoTrainer:
         objective = self.recipe.objectives[name]
         algorithm = objective.algorithm
         version = self.policies[objective.policy].version  # the number of its updates so far
-        planned = self.planned_updates[objective.policy]
+        planned = self.planned_updates[objective.policy]  # updates that the recipe will make; decays run on these two
         traces = traces_of(objective, episodes)
         check_group_sizes(name, objective, traces, len(episodes))
         if self.rollouts.async_steps:
@@ -356,23 +356,27 @@ class CoTrainer:
             samples = self._with_reference(name, credit.samples)
             # An engine with weights of its own may give other log-probabilities than the learner. A sample whose
             # π_learner/π_engine, averaged over its tokens, is out of these bounds gets no policy gradient.
-            samples = with_ratio_bounds(samples, self.backend.bounds)
-        meter.add_credit(name, credit, annotated, samples)
+            bounds = self.backend.bounds
+            if samples_in_int8(self.recipe.policies[objective.policy]):
+                bounds = LOOSE
+            samples = with_ratio_bounds(samples, bounds)
+        meter.add_credit(name, credit, annotated=annotated, scored=samples)
         return LossTerm(name=name, algorithm=algorithm, samples=samples, weight=objective.weight, planned=planned)
 
-    def _update_in_lanes(self, terms: Mapping[str, Sequence[LossTerm]]) -> list[LearnedPolicy]:
+    def _update_concurrently(self, terms: Mapping[str, Sequence[LossTerm]]) -> list[LearnedPolicy]:
         """Update each policy; the results in the order of ``terms``. A lane is a device or a process of the backend:
-        policies of one lane are updated one after the other, those of different lanes concurrently."""
+        policies of one lane are updated one after the other, those of different lanes at once, in threads."""
         lanes: dict[str, list[str]] = {}  # lane → its policies
         for policy in terms:
             lanes.setdefault(self.backend.lane_of(policy), []).append(policy)
+        updates: dict[str, LearnedPolicy] = {}
 
-        def update_lane(policies: Sequence[str]) -> list[LearnedPolicy]:
-            return [self._update_policy(policy, terms[policy]) for policy in policies]
+        def update_lane(policies: Sequence[str]) -> None:
+            for policy in policies:
+                updates[policy] = self._update_policy(policy, terms[policy])
 
-        lane_updates = run_beside([partial(update_lane, policies) for policies in lanes.values()])
-        by_policy = {update.policy: update for updates in lane_updates for update in updates}
-        return [by_policy[policy] for policy in terms]
+        run_beside([partial(update_lane, policies) for policies in lanes.values()])
+        return [updates[policy] for policy in terms]
 
     def _update_policy(self, policy: str, terms: Sequence[LossTerm]) -> LearnedPolicy:
         """Update one policy on this batch, and after each update the copies that follow it."""
@@ -394,29 +398,34 @@ class CoTrainer:
 
     def draw_tasks(self, phase: Phase, step: int) -> list[Task]:
         """The step's problems: the same for all recipes with one seed, so that comparisons of methods are paired."""
-        n_tasks = phase.tasks or self.recipe.tasks_per_step
-        n_unlabelled = round(n_tasks * phase.unlabelled)  # ``unlabelled`` is a share
-        labelled = self._draw_from("train", n_tasks - n_unlabelled, step)
-        unlabelled = self._draw_from(UNLABELLED, n_unlabelled, step)
+        labelled = self._draw_from("train", phase, step)
+        unlabelled = self._draw_from(UNLABELLED, phase, step)
         if self.recipe.audits is not None:
-            # The truth of unlabelled problems is looked up for metrics only, and for no more than ``audits`` of them a
-            # step. The rest cannot be graded.
+            # Unlabelled problems do have gold answers, which are read for metrics only. They are kept for ``audits``
+            # problems a step and hidden in the rest.
             rng = rng_of("audits", self.seed, step)
-            audited = rng.sample(range(n_unlabelled), min(self.recipe.audits, n_unlabelled))
+            audited = rng.sample(range(len(unlabelled)), min(self.recipe.audits, len(unlabelled)))
             unlabelled = hide_truth(unlabelled, except_at=audited)
         return [*labelled, *unlabelled]
 
-    def _draw_from(self, split: str, count: int, step: int) -> list[Task]:
-        """The next ``count`` problems of a split, after those that earlier steps of the same stream drew."""
+    def _draw_from(self, split: str, phase: Phase, step: int) -> list[Task]:
+        """The next problems of a split, after those that earlier steps of the same stream drew."""
         # A stream is an endless sequence of problems. Phases that train the leading objective share one, so that two
         # recipes with one seed train it on the same problems, whatever other phases they have.
-        stream, earlier_steps = self.recipe.schedule.task_stream(step, self.recipe.leading_objective)
+        schedule = self.recipe.schedule
+        tasks_of_phase = {other.name: self._tasks_from(split, other) for other in schedule.phases}
+        stream, first = schedule.task_stream(step, self.recipe.leading_objective, tasks_of_phase)
         share = self.recipe.share_at(step)  # curriculum: only the first ``share`` of the problems; 1.0: all of them
-        first = earlier_steps * count
         return [
             train_task(self.recipe.tasks, self.seed, stream, position, split=split, share=share)
-            for position in range(first, first + count)
+            for position in range(first, first + tasks_of_phase[phase.name])
         ]
+
+    def _tasks_from(self, split: str, phase: Phase) -> int:
+        """How many problems of a split a step of this phase draws."""
+        n_tasks = phase.tasks or self.recipe.tasks_per_step
+        n_unlabelled = round(n_tasks * phase.unlabelled)  # ``unlabelled`` is a share
+        return n_unlabelled if split == UNLABELLED else n_tasks - n_unlabelled
 
     def _make_samples(self, name: str, traces: Sequence[Trace]) -> tuple[Sample, ...]:
         """Make a training sample of each trace, with the values and scores that advantages need."""
@@ -424,29 +433,28 @@ class CoTrainer:
         needs = objective.algorithm.needs()
         # All roles of an objective have one temperature (checked by ``config/recipe.py``).
         temperature = needs.temperature or training_temperature(self.recipe.roles[objective.role])
+        if not traces:
+            return ()
         # Tokens that the policy sampled, apart from context tokens: what tools and users said between them.
         splits = [split_context(trace) for trace in traces]
-        pairs = [(split.sampled.prompt_ids, split.sampled.token_ids) for split in splits]
+        sequences = [(split.sampled.prompt_ids, split.sampled.token_ids) for split in splits]
         context_tokens = [split.context_tokens for split in splits]
 
-        values: Sequence[torch.Tensor | None] = [None] * len(splits)
-        scores: list[dict[str, torch.Tensor]] = [{} for _ in splits]  # of each trace: policy → log-probabilities
-        if splits and needs.value_policy is not None:
-            values = self._score_tokens(needs.value_policy, pairs, context_tokens)
-        if splits:
-            for policy in needs.scoring_policies:
-                logprobs = self._score_tokens(policy, pairs, context_tokens, temperature)
-                for trace_scores, trace_logprobs in zip(scores, logprobs, strict=True):
-                    trace_scores[policy] = trace_logprobs
+        values: Sequence[torch.Tensor] | None = None  # a critic's values, for each trace
+        if needs.value_policy is not None:
+            values = self._score_tokens(needs.value_policy, sequences, context_tokens)
+        logprobs: dict[str, Sequence[torch.Tensor]] = {}  # policy → its log-probabilities, for each trace
+        for policy in needs.scoring_policies:
+            logprobs[policy] = self._score_tokens(policy, sequences, context_tokens, temperature)
 
         samples: list[Sample] = []
-        for trace, split, trace_values, trace_scores in zip(traces, splits, values, scores, strict=True):
+        for i, (trace, split) in enumerate(zip(traces, splits, strict=True)):
             sample = sample_of(
                 split.sampled,
                 context_tokens=split.context_tokens,
                 temperature=temperature,
-                values=trace_values,
-                scores=trace_scores,
+                values=None if values is None else values[i],
+                scores={policy: of_traces[i] for policy, of_traces in logprobs.items()},
                 limit=self._token_limit(trace),
             )
             samples.append(sample)
@@ -466,27 +474,24 @@ class CoTrainer:
         # One call of ``logprobs`` has one temperature, so samples are scored in groups of equal temperature.
         for temperature in sorted({s.temperature for s in samples}):
             selected = [sample for sample in samples if sample.temperature == temperature]
-            pairs = [(sample.prompt_ids, sample.token_ids) for sample in selected]
+            sequences = [(sample.prompt_ids, sample.token_ids) for sample in selected]
             context_tokens = [sample.context_tokens for sample in selected]
-            logprobs = self._score_tokens(reference, pairs, context_tokens, temperature)
+            logprobs = self._score_tokens(reference, sequences, context_tokens, temperature)
             scores |= {sample.key: score for sample, score in zip(selected, logprobs, strict=True)}
         return tuple(replace(sample, reference=scores[sample.key]) for sample in samples)
 
     def _score_tokens(
-        self, policy: str, pairs: Sequences, context_tokens: Sequence[ContextTokens], temperature: float = 1.0
+        self, policy: str, sequences: Sequences, context_tokens: Sequence[ContextTokens], temperature: float = 1.0
     ) -> list[torch.Tensor]:
-        """Compute a policy's log-probabilities, or a critic's values, and count their FLOPs."""
-        self._count_scoring_flops(policy, pairs, context_tokens)
-        scorer = self.policies[policy]
-        return scorer.logprobs(pairs, temperature=temperature, context_tokens=context_tokens)  # of a critic: values
-
-    def _count_scoring_flops(self, policy: str, pairs: Sequences, context_tokens: Sequence[ContextTokens]) -> None:
-        """Count the FLOPs of scoring these sequences, context tokens included."""
-        sequences = []
-        for (prompt_ids, token_ids), context in zip(pairs, context_tokens, strict=True):
-            whole_ids, _ = with_context(token_ids, context)  # and where the sampled ones are among them
-            sequences.append((prompt_ids, whole_ids))
-        self.flops_meter.count_scoring(policy, sequences)
+        """A policy's log-probabilities of the sampled tokens of each sequence, or a critic's values before them. Counts
+        the FLOPs. ``sequences``: (prompt ids, sampled ids) of each."""
+        whole_sequences = []
+        for (prompt_ids, token_ids), context in zip(sequences, context_tokens, strict=True):
+            whole_ids, _sampled_positions = with_context(token_ids, context)
+            whole_sequences.append((prompt_ids, whole_ids))
+        self.flops_meter.count_scoring(policy, whole_sequences)
+        # Of a critic, ``logprobs`` are values: whatever its head predicts.
+        return self.policies[policy].logprobs(sequences, temperature=temperature, context_tokens=context_tokens)
 
     def evaluate(
         self, split: str, count: int, *, group_size: int | None = None
@@ -534,7 +539,7 @@ class CoTrainer:
         runner = self.make_runner(evaluation_seed(self.recipe.seed), roles=roles)
         runner.progress = self.eval_progress
         size = fixed_solutions_group_size(evaluation)
-        # ``also_greedy`` would have other solutions, too: those of a greedy solver.
+        # Not ``also_greedy``: that makes the solver greedy, too, and the solutions have to stay the same.
         metrics, episodes = measure_protocol(evaluation, runner, tasks, split=split, group_size=size, also_greedy=False)
         of_verifiers: dict[str, Estimate] = {}
         for key, estimate in metrics.items():
@@ -577,11 +582,11 @@ class CoTrainer:
         """Restore what ``state`` gave, and the policies' tensors. ``rollouts_ahead``: what ``rollouts.state`` gave, the
         rollouts that were collected and not learned from yet."""
         fields = (*STATE_FIELDS, "stores") if self.stores else STATE_FIELDS
-        saved = fields_of_state("run", state, fields=fields)
+        saved = require_fields(state, fields, owner="run")
         self.policies.load(saved["policies"], tensors)
-        self.algorithm_states = fields_of_state("run's algorithms", saved["algorithms"], fields=self.recipe.objectives)
+        self.algorithm_states = require_fields(saved["algorithms"], self.recipe.objectives, owner="run's algorithms")
         if self.stores:
-            store_states = fields_of_state("run's stores", saved["stores"], fields=self.recipe.stores)
+            store_states = require_fields(saved["stores"], self.recipe.stores, owner="run's stores")
             self.stores = {
                 name: self.recipe.stores[name].restore_state(state_of_store)
                 for name, state_of_store in store_states.items()
@@ -634,7 +639,7 @@ def is_spent(now: float, budget: float | None) -> bool:
     return budget is not None and now >= budget
 
 
-def objectives_by_turn(phase: Phase) -> list[tuple[str, ...]]:
+def update_groups(phase: Phase) -> list[tuple[str, ...]]:
     """Groups of objectives: those of one group are updated together, the groups one after the other."""
     if phase.in_turn:
         return [(name,) for name in phase.in_turn]
@@ -656,17 +661,17 @@ def hide_truth(tasks: Sequence[Task], *, except_at: Collection[int]) -> list[Tas
     return [replace(task, gradable=task.gradable and index in except_at) for index, task in enumerate(tasks)]
 
 
-def _close_options(phase: Phase) -> None:
-    """Close what the options of a protocol hold open, such as a server of tools."""
+def _close_protocol_resources(phase: Phase) -> None:
+    """Close those arguments of a phase's protocol that can be closed, such as a server of tools."""
     for option in phase.options.values():
         close = getattr(option, "close", None)
         if callable(close):
             close()
 
 
-def fields_of_state(owner: str, state: Mapping[str, Any], *, fields: Iterable[str]) -> dict[str, Any]:
+def require_fields(state: Mapping[str, Any], names: Iterable[str], *, owner: str) -> dict[str, Any]:
     """``state`` as a dict with exactly these fields. Raises StateError for a missing or unknown one, naming the
     owner."""
-    names = list(fields)
-    values = take_fields(owner, state, *names)
-    return dict(zip(names, values, strict=True))
+    fields = list(names)
+    values = take_fields(owner, state, *fields)
+    return dict(zip(fields, values, strict=True))

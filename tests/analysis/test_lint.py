@@ -9,9 +9,9 @@ import pytest
 from cotrain.analysis.check_data import FEW, check_file, question_key
 from cotrain.cli.check import check as command
 from cotrain.cli.main import main
-from cotrain.data.columns import words_in
 from cotrain.data.files import JsonlTasks
 from cotrain.data.labels import with_labels
+from cotrain.data.question_text import words_in
 from cotrain.data.unread_columns import plain_spelling
 from tests.sentences import command_refuses, refuses
 

@@ -5,9 +5,10 @@ import re
 
 import pytest
 
-from cotrain.cli.flags import Parser, in_flags
+from cotrain.cli.flags import Parser, comments_of, in_flags
 from cotrain.cli.main import main
 from cotrain.config.large_model_defaults import defaults_by_size
+from cotrain.core.user_code import load_file
 from cotrain.recipes import NAMES as SHIPPED
 from cotrain.recipes import QUESTIONS, RECIPES
 from tests.sentences import command_refuses
@@ -53,6 +54,70 @@ def test_every_flag_of_every_command_has_help(monkeypatch, capsys):
                 said = re.sub(r"\(default: .*?\)", "", action.help or "").strip()
                 assert len(said) > 2, (words, action.option_strings or action.dest)
         assert parser.format_help()
+
+
+LONG_COMMENTS = """
+from cotrain import Recipe, RunConfig, recipe
+
+
+@recipe
+def mine(
+    run: RunConfig,
+    *,
+    weight: float = 0.1,  # weight of a short answer, which
+    # grows with the steps, and "falls" again
+    # Of the verifier, which comes next:
+    votes: int = 3,  # votes of a model
+    pattern: str = "# no comment",
+    band: tuple[float, float] = (
+        0.2,
+        0.4,
+    ),  # range of shares
+        # (both ends count)
+    pay: str = "truth",  # who pays, and
+                         # What stands in its column goes on
+    last: int = 2,  # rounds
+    # of each game
+) -> Recipe:
+    raise AssertionError
+
+
+class Fields:
+    one: int = 1  # first field, whose
+    # comment is long
+
+    two: int = 2  # second field
+"""
+
+
+def test_a_comment_over_several_lines_is_the_whole_help(tmp_path, capsys):
+    file = tmp_path / "mine.py"
+    file.write_text(LONG_COMMENTS)
+    module = load_file(str(file), "a test")
+    assert comments_of(module.mine.build) == {
+        "weight": 'weight of a short answer, which grows with the steps, and "falls" again',
+        "votes": "votes of a model",
+        "band": "range of shares (both ends count)",
+        "pay": "who pays, and What stands in its column goes on",
+        "last": "rounds of each game",
+    }
+    assert comments_of(module.Fields) == {"one": "first field, whose comment is long", "two": "second field"}
+    with pytest.raises(SystemExit):
+        main(["run", f"{file}:mine", "--help"])
+    assert 'grows with the steps, and "falls" again (default: 0.1)' in " ".join(capsys.readouterr().out.split())
+
+
+BARE_BEGINNINGS = re.compile(r"(of|in|by|for|after|and|or|which|the same|it|how many|so many)\b", re.IGNORECASE)
+
+
+@pytest.mark.whole
+def test_no_help_of_a_flag_begins_without_what_it_is_about(monkeypatch, capsys):
+    """As "of the problem" did, or "which one"."""
+    commands = [[name, *FURTHER.get(name, [])] for name in known(capsys)] + [["run", name] for name in SHIPPED]
+    for words in [*commands, ["teach", "verifier"]]:
+        for action in parser_of(monkeypatch, words)._actions:
+            text = action.help or ""
+            assert not BARE_BEGINNINGS.match(text), (words, action.option_strings or action.dest, text)
 
 
 def test_a_parameter_with_the_name_of_a_flag_is_refused_in_one_line(tmp_path, capsys):

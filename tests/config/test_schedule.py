@@ -86,13 +86,26 @@ def test_objectives_that_learn_in_turn_are_an_update_each_of_their_policy():
 
 def test_the_steps_of_the_leading_objective_draw_from_one_stream_in_every_recipe():
     schedule = tango_like()
-    steps = [schedule.task_stream(step, "gen") for step in (0, 3, 4, 6, 7, 8)]
-    assert steps == [("ver", 0), ("ver", 3), (LEADING, 0), (LEADING, 2), ("ver", 4), (LEADING, 3)]
+    two_tasks = dict.fromkeys([phase.name for phase in schedule.phases], 2)
+    steps = [schedule.task_stream(step, "gen", two_tasks) for step in (0, 3, 4, 6, 7, 8)]
+    assert steps == [("ver", 0), ("ver", 6), (LEADING, 0), (LEADING, 4), ("ver", 8), (LEADING, 6)]
     alone = constant_schedule(nothing, "gen")
-    assert [alone.task_stream(step, "gen") for step in (0, 2, 3)] == [steps[2], steps[3], steps[5]]
-    assert constant_schedule(nothing, "ver", "gen").task_stream(5, "ver") == constant_schedule(
+    assert [alone.task_stream(step, "gen", {"train": 2}) for step in (0, 2, 3)] == [steps[2], steps[3], steps[5]]
+    assert constant_schedule(nothing, "ver", "gen").task_stream(5, "ver", {"train": 2}) == constant_schedule(
         nothing, "gen"
-    ).task_stream(5, "gen")
+    ).task_stream(5, "gen", {"train": 2})
+
+
+def test_phases_of_unlike_sizes_draw_each_problem_of_their_stream_once():
+    few, many = (Phase(name=name, protocol=nothing, objectives=("gen",)) for name in ("few", "many"))
+    schedule = alternate(few, many, ratio=(1, 2))
+    tasks_of_phase = {"few": 2, "many": 5}
+    positions: list[int] = []
+    for step, name in enumerate(["few", "many", "many", "few", "many"]):
+        stream, first = schedule.task_stream(step, "gen", tasks_of_phase)
+        assert stream == LEADING
+        positions += range(first, first + tasks_of_phase[name])
+    assert positions == list(range(2 + 5 + 5 + 2 + 5))
 
 
 @pytest.mark.whole

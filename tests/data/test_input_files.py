@@ -9,7 +9,8 @@ from cotrain.analysis.comparison.study_file import read_study
 from cotrain.core import input_files
 from cotrain.core.errors import DataError
 from cotrain.data.files import JsonlTasks
-from cotrain.data.malformed_rows import Quarantine, read_rows, row_reader
+from cotrain.data.malformed_rows import Quarantine
+from cotrain.data.read_rows import read_rows, row_reader
 from cotrain.data.suite_files import load_suite
 from cotrain.pretraining.corpora import corpus_file, text_file
 from tests.sentences import refuses

@@ -13,7 +13,7 @@ from cotrain.core.types import Grade
 from cotrain.data.columns import Row, without_calculator
 from cotrain.data.few_problems import few_tested_note
 from cotrain.data.files import SPLITS, JsonlTasks, benchmark_tasks, split_of
-from cotrain.data.malformed_rows import read_rows, row_reader
+from cotrain.data.read_rows import read_rows, row_reader
 from cotrain.data.word_problems.source import WordProblems
 from cotrain.formats.solutions import tagged_solution
 from cotrain.recipes.grpo import grpo

@@ -15,8 +15,9 @@ from cotrain.cli.main import main
 from cotrain.core.errors import DataError
 from cotrain.data import prmbench, processbench
 from cotrain.data.columns import row_of
-from cotrain.data.malformed_rows import Quarantine, numbered_lines, parse_rows, read_rows, row_reader
+from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.programs import humaneval_problem, mbpp_problem
+from cotrain.data.read_rows import numbered_lines, parse_rows, read_rows, row_reader
 from cotrain.pretraining.corpora import ROWS, parse_text_row
 from tests.sentences import command_refuses, refuses
 

@@ -8,12 +8,12 @@ import pytest
 from cotrain.cli.main import main
 from cotrain.core.input_files import absolute_path
 from cotrain.core.user_code import function_target, load_file
-from cotrain.data.columns import part_of
 from cotrain.data.files import JsonlTasks
 from cotrain.data.labels import with_labels
 from cotrain.data.preferences import Chats, Pairs
 from cotrain.data.processbench import read_samples
 from cotrain.data.programs import ProgramTasks
+from cotrain.data.row_files import split_named_by
 from cotrain.data.suite_files import load_suite
 from cotrain.grading.pool import AnswerGrader
 from tests.sentences import command_refuses, refuses
@@ -165,7 +165,7 @@ def test_parts_by_name(tmp_path):
         "val.csv.gz": "validation",
         "a.b.csv": "a.b",
     }
-    assert {name: part_of(tmp_path / name) for name in names} == names
+    assert {name: split_named_by(tmp_path / name) for name in names} == names
 
 
 def test_files_of_no_split_and_rows_of_two_splits_are_told(tmp_path):

@@ -10,8 +10,8 @@ import pytest
 
 from cotrain.cli.main import main
 from cotrain.data.files import JsonlTasks
-from cotrain.data.malformed_rows import read_rows, row_reader
 from cotrain.data.processbench import read_samples
+from cotrain.data.read_rows import read_rows, row_reader
 from cotrain.data.sources import from_description, task_source
 from tests.sentences import refuses
 

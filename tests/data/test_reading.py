@@ -3,8 +3,9 @@ import json
 
 from cotrain.cli.main import main
 from cotrain.data.files import JsonlTasks
-from cotrain.data.malformed_rows import SHOWN, Quarantine, numbered_lines, parse_rows, read_rows, row_reader
+from cotrain.data.malformed_rows import SHOWN, Quarantine
 from cotrain.data.programs import ProgramTasks
+from cotrain.data.read_rows import numbered_lines, parse_rows, read_rows, row_reader
 from cotrain.data.sources import from_description, task_source
 from tests.sentences import command_refuses, refuses
 

@@ -12,8 +12,8 @@ import pytest
 from cotrain.data.columns import ANY, SCHEMAS, row_of
 from cotrain.data.files import JsonlTasks, benchmark_tasks, read_splits
 from cotrain.data.hub import is_hub_name
-from cotrain.data.malformed_rows import read_rows, row_reader
 from cotrain.data.processbench import read_samples
+from cotrain.data.read_rows import read_rows, row_reader
 from cotrain.data.sources import from_description, task_source
 from tests.sentences import refuses
 

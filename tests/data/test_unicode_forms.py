@@ -6,8 +6,8 @@ import unicodedata
 import pytest
 
 from cotrain.analysis.check_data import check_file, question_key
-from cotrain.data.columns import normal_question, one_form
 from cotrain.data.files import JsonlTasks, split_of
+from cotrain.data.question_text import normal_question, plain_unicode
 from cotrain.pretraining.paraphrases import count_numbers, wording_of
 
 FORMS = {
@@ -59,4 +59,4 @@ def test_a_paraphrase_in_another_form_is_none(tmp_path):
 def test_powers_and_halves_stay_what_they_are():
     for one, other in (("What is 3²?", "What is 32?"), ("x₁ + 2", "x1 + 2"), ("½ of 6", "1/2 of 6"), ("①", "1")):
         assert normal_question(one) != normal_question(other)
-    assert one_form("naïve ﬁle") == "naïve file" and one_form("plain") == "plain"
+    assert plain_unicode("naïve ﬁle") == "naïve file" and plain_unicode("plain") == "plain"

@@ -206,7 +206,7 @@ def test_a_rank_that_dies_while_parts_are_written_leaves_the_checkpoint_before(d
     assert (tmp_path / "left").read_text() == "0"
     if deaths == 3:
         found = checkpoints.latest_checkpoint(out / "checkpoints")
-        assert found.step == 1 and found.damaged == ()
+        assert found.step == 1 and found.newer_damaged == ()
         left = {path.name for path in (out / "checkpoints/.staging-step-000002").iterdir()}
         assert "generator.2-of-2.safetensors" in left and "manifest.json" not in left
         assert main(["export", str(out), "--role", "solver", "--out", str(tmp_path / "model")]) == 0

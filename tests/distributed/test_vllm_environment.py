@@ -3,6 +3,7 @@
 import json
 import stat
 import sys
+from functools import cache
 
 import pytest
 
@@ -10,12 +11,16 @@ from cotrain.cli.main import main
 from cotrain.distributed.ray_nodes import inspect_python, python_problem
 from tests.sentences import command_refuses
 
-HERE = inspect_python(sys.executable)
+
+@cache
+def this_python():
+    """What the Python of these tests says of itself; it runs for a moment, so not while tests are collected."""
+    return inspect_python(sys.executable)
 
 
 def python(tmp_path, **changes):
     """A Python that says what this one says, with changes; None takes something out."""
-    told = {"vllm": "0.32.0", **HERE, **changes}
+    told = {"vllm": "0.32.0", **this_python(), **changes}
     told = {name: value for name, value in told.items() if value is not None and name != "asked"}
     path = tmp_path / "python"
     path.write_text(f"#!/bin/sh\necho '{json.dumps(told)}'\n")
@@ -35,9 +40,9 @@ def refused(tmp_path, capsys, asked, *flags):
 
 
 def test_what_a_python_has():
-    assert HERE["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert {"cotrain", "code", "ray", "torch", "transformers"} <= set(HERE)
-    assert python_problem({**HERE, "vllm": "0.32.0"}, HERE) is None
+    assert this_python()["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert {"cotrain", "code", "ray", "torch", "transformers"} <= set(this_python())
+    assert python_problem({**this_python(), "vllm": "0.32.0"}, this_python()) is None
 
 
 @pytest.mark.whole

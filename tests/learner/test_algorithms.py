@@ -136,3 +136,12 @@ def test_only_the_functions_differ():
     )
     assert tuple(ALGORITHMS) == get_args(AlgorithmName)
     assert ALGORITHMS["dr_grpo"](reward_weights=rewards).advantage is mean_baseline and ALGORITHMS["maxrl"] is MaxRL
+
+
+def test_samples_that_two_edits_leave_out_for_one_reason_are_added_up():
+    def drop_first(samples):
+        return list(samples[1:]), {"cut": 1}
+
+    for field in ("edit_before", "edit_after"):
+        algorithm = GRPO(reward_weights={OUTCOME: 1.0}, **{field: (drop_first, drop_first)})
+        assert credit(algorithm, outcomes(1.0, 0.0, 0.0, 1.0)).dropped == {"cut": 2}, field

@@ -11,6 +11,7 @@ from cotrain.algorithms.contract import LossTerm
 from cotrain.algorithms.grpo import GRPO
 from cotrain.algorithms.policy_gradient import drop_flat_groups
 from cotrain.core.signals import OUTCOME, Signal
+from cotrain.core.types import Reward
 from cotrain.learner.learner import TorchLearner
 from tests.sentences import refuses
 
@@ -52,6 +53,15 @@ def test_what_was_given_before_stays_in_its_place():
 def test_an_answer_of_nothing_else_is_dropped_and_counted():
     found = credit(LEARN, pair((0, 6)))
     assert len(found.samples) == 1 and found.dropped == {"all left out": 1}
+
+
+def test_samples_that_two_edits_leave_out_for_one_reason_are_all_counted():
+    other = Signal("other", per="span")
+    learn = replace(LEARN, edit_after=(LeaveOut(OWN), LeaveOut(other)))
+    first, second = pair((0, 6))
+    second = replace(second, rewards=(*second.rewards, Reward(name="other", value=1.0, tokens=(0, 6))))
+    found = credit(learn, [first, second])
+    assert found.samples == () and found.dropped == {"all left out": 2}
 
 
 def test_a_signal_of_whole_answers_cannot_say_which_tokens():

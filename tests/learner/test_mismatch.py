@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cotrain.algorithms.contract import BatchTotals, MicroBatch, Sample
-from cotrain.algorithms.policy_gradient import PPOClip, policy_loss
+from cotrain.algorithms.policy_gradient import PolicyLossOptions, PPOClip
 from cotrain.algorithms.policy_loss import LOOSE, outside_bounds, with_ratio_bounds
 from cotrain.distributed.local import LocalBackend
 from cotrain.learner.batching import collate
@@ -45,7 +45,7 @@ def test_the_mean_of_an_answer_decides_by_hand():
 
 def test_what_is_left_out_has_no_gradient_and_still_counts_below():
     x = torch.tensor([[-1.0, -2.0], [-200.0, 0.0]], requires_grad=True)
-    loss = policy_loss(x, None, batch(), TOTALS, token_loss=PPOClip())
+    loss = PolicyLossOptions(loss=PPOClip()).loss_of(x, None, batch(), TOTALS)
     assert loss.value.item() == pytest.approx(-(1.0 - 2.0) / 3)
     loss.value.backward()
     assert x.grad.tolist() == [pytest.approx([-1 / 3, 2 / 3]), [0.0, 0.0]]
@@ -56,13 +56,13 @@ def test_what_is_left_out_has_no_gradient_and_still_counts_below():
 def test_an_answer_that_is_far_too_likely_does_not_spoil_the_others():
     x = torch.tensor([[-1.0, -2.0], [-1.0, 0.0]], requires_grad=True)
     far = batch(sampler_logprobs=torch.tensor([[-1.0, -2.0], [-500.0, 0.0]]), advantages=-batch().advantages)
-    policy_loss(x, None, far, TOTALS, token_loss=PPOClip()).value.backward()
+    PolicyLossOptions(loss=PPOClip()).loss_of(x, None, far, TOTALS).value.backward()
     assert x.grad.isfinite().all() and x.grad[1].tolist() == [0.0, 0.0] and x.grad[0, 0] != 0
 
 
 def test_k3_by_hand():
     x = torch.tensor([[-0.5, -2.0], [-1.0, 0.0]])
-    loss = policy_loss(x, None, batch(bounds=None), TOTALS, token_loss=PPOClip())
+    loss = PolicyLossOptions(loss=PPOClip()).loss_of(x, None, batch(bounds=None), TOTALS)
     assert loss.sums["sampler_trainer_kl"].item() == pytest.approx(math.exp(0.5) - 1 - 0.5, rel=1e-5)
     assert "mismatch_masked" not in loss.sums
 

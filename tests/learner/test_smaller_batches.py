@@ -8,6 +8,7 @@ from cotrain.algorithms.contract import LossTerm
 from cotrain.algorithms.grpo import GRPO
 from cotrain.algorithms.policy_gradient import KLPenalty, PPOClip
 from cotrain.core.signals import OUTCOME
+from cotrain.learner.batching import plan_update
 from cotrain.learner.learner import TorchLearner
 from cotrain.learner.logprobs import Scorer
 from cotrain.learner.optim import adamw
@@ -124,16 +125,19 @@ def test_memory_that_runs_out_for_the_moments_changes_nothing(n, offload, monkey
     learner, real, before, seen = learner_of(model, offload=offload), torch.zeros_like, weights(model), []
 
     def zeros_like(tensor, **options):
-        seen.extend([tensor] if isinstance(tensor, torch.nn.Parameter) else [])
-        if len(seen) == n + 1:
-            raise ERRORS[0]
+        if isinstance(tensor, torch.nn.Parameter):
+            seen.append(tensor)
+            if len(seen) == n + 1:
+                raise ERRORS[0]
         return real(tensor, **options)
 
-    with monkeypatch.context() as patched:
-        patched.setattr(torch, "zeros_like", zeros_like)
-        assert learner._try_update(terms()) is None
+    monkeypatch.setattr(torch, "zeros_like", zeros_like)
+    plan = plan_update(terms(), micro_tokens=learner.scorer.micro_tokens, shared=learner.scorer.shared)
+    with pytest.raises(type(ERRORS[0])):
+        learner.apply_plan(plan)
     assert torch.equal(weights(model), before) and learner.version == 0 and not learner.state()["optimizer"]
-    report = learner.update(terms())
+    seen.clear()
+    report = learner.update(terms())  # memory runs out once more, and the update is repeated in smaller micro-batches
     assert report.stepped and report.metrics["out_of_memory"] == 1.0
     undisturbed = learner_of(whole, micro_tokens=learner.scorer.micro_tokens)
     undisturbed.update(terms())

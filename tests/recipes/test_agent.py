@@ -19,7 +19,7 @@ from cotrain.core.user_code import load_file
 from cotrain.metrics.alarms import check_rows
 from cotrain.metrics.heldout import measure_metadata
 from cotrain.metrics.steps import role_metrics
-from cotrain.recipes.agent import EARNED, EARNINGS, SEQUENCES, agent, make_agent_protocol
+from cotrain.recipes.agent import ROLLOUT_REWARD, ROLLOUT_VALUE, SEQUENCES, agent, make_agent_protocol
 from cotrain.trainer.evaluation import failed_shares
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, RandomLatency
@@ -378,9 +378,9 @@ def test_a_rollout_counts_once_however_many_conversations_it_has(executor, funct
     row = role_metrics(episodes, ["solver"])
     assert row["solver/metadata/rollout_reward"] == row["solver/reward/rollout_reward"] == 0.25
     assert row["solver/metadata/sequences"] == 2.0
-    assert measure_metadata("solver", EARNINGS)(episodes)["solver/metadata/rollout_reward"].value == 0.25
+    assert measure_metadata("solver", ROLLOUT_VALUE)(episodes)["solver/metadata/rollout_reward"].value == 0.25
     samples = tuple(sample_of(split_context(trace)[0]) for episode in episodes for trace in episode.traces)
-    credit, _ = GRPO(reward_weights={EARNED: 1.0}).credit(Batch(samples=samples), {})
+    credit, _ = GRPO(reward_weights={ROLLOUT_REWARD: 1.0}).credit(Batch(samples=samples), {})
     assert credit.metrics["reward/rollout_reward"] == 0.25
     paid = {sample.key: float(sample.advantages[0]) for sample in credit.samples}
     values = {str(t.address): t.rewards[0].value for episode in episodes for t in episode.traces}
@@ -392,7 +392,7 @@ def test_rollouts_that_fail_after_the_model_spoke_earn_nothing_and_are_told(exec
     functions.LEFT[:] = [5, 1, 1, 1]
     episodes = play(executor, functions.mostly_raises, lambda task, answer: 1.0, group_size=4, requests=9)
     assert not any(episode.failure for episode in episodes)
-    figures = measure_metadata("solver", EARNINGS)(episodes) | failed_shares(episodes)
+    figures = measure_metadata("solver", ROLLOUT_VALUE)(episodes) | failed_shares(episodes)
     assert {name: figure.value for name, figure in figures.items()} == {
         "solver/metadata/rollout_reward": 0.25,
         "solver/failed": 0.75,
@@ -443,7 +443,7 @@ def test_rewards_that_cannot_be_read_are_counted(executor, functions):
 def test_a_role_that_the_reward_leaves_out_has_earned_nothing(executor, functions):
     (episode,) = play(executor, functions.once, lambda task, answer: {})
     (trace,) = episode.traces
-    assert trace.failure == "reward: no number for this role" and EARNINGS.of(trace) == 0.0
+    assert trace.failure == "reward: no number for this role" and ROLLOUT_VALUE.of(trace) == 0.0
 
 
 @pytest.mark.whole

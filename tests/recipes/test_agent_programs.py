@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cotrain.envs.agent import peers, program
-from cotrain.envs.agent.program import MOST_COMPLAINED, AgentFailed, ProgramRun
+from cotrain.envs.agent.program import MAX_ERROR_BYTES, AgentFailed, ProgramRun
 from cotrain.recipes.agent import agent, make_agent_protocol
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
@@ -206,11 +206,11 @@ def test_standard_error_is_shown_without_control_characters(capfd):
 def test_a_flood_on_standard_error_is_cut_and_stops_nobody(flood, capfd):
     assert result_of(["sh", "-c", f"{flood} | head -c 3000000 >&2; echo 4"]) == "4"
     shown = capfd.readouterr().err
-    assert len(shown) < 20 * MOST_COMPLAINED and "the rest of its standard error is not shown" in shown
+    assert len(shown) < 20 * MAX_ERROR_BYTES and "the rest of its standard error is not shown" in shown
     assert "\0" not in shown
 
 
 def test_all_rollouts_together_show_no_more(capfd, monkeypatch):
-    monkeypatch.setattr(program._SHOWN, "_total", program.MOST_SHOWN - 3)
+    monkeypatch.setattr(program._ERROR_BUDGET, "_total", program.MAX_ERROR_BYTES_OF_ALL - 3)
     assert result_of(["sh", "-c", "echo first >&2; echo 4"]) == "4"
     assert capfd.readouterr().err == "agent: fir\nagent: the rest of its standard error is not shown\n"

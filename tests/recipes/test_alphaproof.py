@@ -24,7 +24,7 @@ from cotrain.data.word_problems.reader import problem_signature, read_problem, t
 from cotrain.data.word_problems.source import WordProblems
 from cotrain.grading.step_checker import CheckedSteps, StepChecker
 from cotrain.recipes.alphaproof.recipe import alphaproof
-from cotrain.recipes.alphaproof.step_search import ChainNode, prove, steps_in, wrong_reason
+from cotrain.recipes.alphaproof.step_search import ChainJudge, ChainNode, StepVerdict, oracle_reason, prove, steps_in
 from cotrain.recipes.alphaproof.variants import Variants, draw_variant, facts_needed_by
 from cotrain.recipes.magrpo.halves import Halves
 from cotrain.rollout.role import Role
@@ -92,13 +92,13 @@ def test_a_node_that_leads_nowhere_is_tried_again_after_the_others():
     assert chain(traces) == [A, B, END]
 
 
-def test_the_promise_of_a_chain_is_its_mean_less_its_tries():
+def test_the_priority_of_a_chain_is_its_mean_less_its_expansions():
     def said(*logprobs):
         return SimpleNamespace(completion=SimpleNamespace(logprobs=logprobs))
 
     assert (
-        ChainNode(None, turns=(said(-1.0, -3.0), said(-5.0)), tries=1).promise == -4.0
-        and ChainNode(None).promise == 0.0
+        ChainNode(None, turns=(said(-1.0, -3.0), said(-5.0)), expansions=1).priority == -4.0
+        and ChainNode(None).priority == 0.0
     )
 
 
@@ -113,9 +113,15 @@ def test_the_budget_ends_it_and_nothing_is_learned():
 
 def test_what_the_program_does_not_let_pass():
     a, b = TARGET.steps
-    assert wrong_reason(TASK, (a, b), 2, "steps") is None and wrong_reason(TASK, (a, a), 2, "steps") == "repeated"
-    assert wrong_reason(TASK, (b,), 1, "steps") == "premise" and wrong_reason(TASK, (), 1, "steps") == "no step"
-    assert wrong_reason(TASK, (b,), 1, "answer") is None and wrong_reason(TASK, (a,), 2, "answer") == "no step"
+    assert oracle_reason(TASK, (a, b)) is None and oracle_reason(TASK, (a, a)) == "repeated"
+    assert oracle_reason(TASK, (b,)) == "premise"
+
+    def verdict(verdicts, steps, count):
+        return asyncio.run(ChainJudge(TASK, None, verdicts, None).check_step(steps, count))
+
+    assert verdict("steps", (b,), 1) == StepVerdict(reason="premise")
+    assert verdict("steps", (), 1) == verdict("answer", (a,), 2) == StepVerdict(reason="no step")
+    assert verdict("answer", (b,), 1).passes and not verdict("answer", (b,), 1).is_proof
     assert steps_in(A + B) == (a, b) and steps_in("so " + A) == steps_in(A + "<step>") == ()
 
 
@@ -143,7 +149,7 @@ def test_a_run_learns_and_search_is_not_among_what_is_measured():
 
 
 def test_variants_are_never_the_target():
-    source = Variants(of=OF, split="test", index=3)
+    source = Variants(source_settings=OF, split="test", index=3)
     asked = [source.get("train", i) for i in range(100)]
     problems = [task.grader.problem for task in asked]
     assert asked[7] == source.get("train", 7) and source.get("test", 0).prompt == source.target.text
@@ -155,15 +161,15 @@ def test_variants_are_never_the_target():
         source.get("test", 1)
     again = from_description(source.describe())
     assert again == source and again.get("train", 7) == asked[7]
-    alone = Variants(of=OF, split="test", index=3, practice=False)
+    alone = Variants(source_settings=OF, split="test", index=3, practice=False)
     assert {alone.get("train", i).prompt for i in range(9)} == {source.target.text}
     with refuses("E_SETTING_RANGE"):
-        Variants(of=WordProblems(modulus=7).describe()["settings"], split="test", index=0)
+        Variants(source_settings=WordProblems(modulus=7).describe()["settings"], split="test", index=0)
 
 
 def test_a_beginning_has_the_facts_it_needs_and_all_of_it_has_all():
     rng = random.Random(0)
-    short, whole = (draw_variant(TARGET, rng, beginning=b, most=99) for b in (True, False))
+    short, whole = (draw_variant(TARGET, rng, beginning=b, max_value=99) for b in (True, False))
     assert short.question == "pears" and [fact.target for fact in short.facts] == ["apples", "pears"]
     assert whole.question == "nuts" and [fact.target for fact in whole.facts] == ["apples", "eggs", "pears", "nuts"]
     both = (Fact(target="a", kind="given", right=3), Fact(target="b", kind="sum", left="a", right="a"))

@@ -1,6 +1,7 @@
 """Multi-Agent Evolve: who earns what, what enters the pool, and that no truth pays unless it is asked for."""
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -14,6 +15,7 @@ from cotrain.recipes.mae.evolve import evolve, is_question, parse_score, write_s
 from cotrain.recipes.mae.recipe import mae
 from cotrain.rollout.common_roles import parse_solution
 from cotrain.rollout.event_loop import engine_paused
+from cotrain.rollout.readers import WordReader
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.rollout.stores import PoolProblem, TaskPool
@@ -33,9 +35,7 @@ def held():
     )
 
 
-def played(
-    said, answer, question_score, answer_score, *, pool=None, protocol=evolve, wrap=None, grader=None, **changes
-):
+def played(said, answer, question_score, answer_score, *, pool=None, protocol=evolve, wrap=None, **changes):
     """One question ``said``; all answers are ``answer``; scores as texts, or drawn. Traces by role, episodes."""
     programs = {
         "p": lambda fields, rng: said,
@@ -51,7 +51,7 @@ def played(
         for name, (policy, prompt, parse) in asked.items()
     }
     engine = wrap(spoken(programs)) if wrap else spoken(programs)
-    executor = RolloutRunner(engine, dict.fromkeys(programs, ByteRenderer()), roles, 0, grader=grader)
+    executor = RolloutRunner(engine, dict.fromkeys(programs, ByteRenderer()), roles, 0)
     options = {"pool": held() if pool is None else pool, "samples": 2} | changes
     episodes = executor.collect(partial(protocol, **options), [TASK], step=3, group_size=1)
     assert all(e.failure is None for e in episodes), episodes
@@ -86,12 +86,25 @@ def test_a_good_question_earns_quality_difficulty_and_format():
     assert [item.problem for item in after.items] == [OLD, GOOD] and after.items[1].solved == pytest.approx(1 / 3)
 
 
-async def broken(task, text):
-    return Grade(value=None, reason="timeout")
+class TimedOut:
+    """A grader that never comes to an end."""
+
+    def grade(self, task, text):
+        return Grade(value=None, reason="timeout")
+
+    def grade_steps(self, task, steps):
+        return None
+
+
+class Ungraded(WordReader):
+    """Reads problems as usual; no answer to them can be graded."""
+
+    async def read(self, text, task):
+        return replace(await super().read(text, task), grader=TimedOut())
 
 
 def test_a_question_whose_answers_cannot_be_graded_is_not_a_hard_one():
-    traces, episodes = played(GOOD, 16, write_score(1.0), "<score>4</score>", grader=broken)
+    traces, episodes = played(GOOD, 16, write_score(1.0), "<score>4</score>", reader=Ungraded())
     assert [(t.failure, t.rewards) for t in traces["proposer"]] == [("ungraded", ())]
     assert {t.failure for t in traces["trial"]} == {"timeout"}
     assert [item.problem for item in held().with_episodes(episodes, step=3).items] == [OLD]

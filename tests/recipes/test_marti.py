@@ -8,7 +8,7 @@ import pytest
 from cotrain.core.types import Sampling
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.recipes.marti.recipe import marti
-from cotrain.recipes.marti.workflows import HEAR_FULL, shaped_reward, team_turn, work
+from cotrain.recipes.marti.workflows import SOLVE_AMONG_FULL, elect_turn, play_workflow, shaped_reward
 from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
@@ -35,7 +35,7 @@ def played(said, prompt="{problem}\n{answers}", **options):
         parse = parse_review if review else parse_solution
         roles[name] = Role(policy=name, prompt=shown, parse=parse, sampling=Sampling(max_tokens=99))
     executor = RolloutRunner(spoken(programs), dict.fromkeys(roles, ByteRenderer()), roles, 0)
-    [episode] = executor.collect(partial(work, **options), [TASK], step=0, group_size=1)
+    [episode] = executor.collect(partial(play_workflow, **options), [TASK], step=0, group_size=1)
     assert episode.failure is None, episode.failure
     return {name: [t for t in episode.traces if t.role == name] for name in roles}
 
@@ -79,7 +79,7 @@ def test_a_debate_is_heard():
     for text in prompts([*found["agent0_hears"], *found["agent1_hears"]]):
         assert RIGHT in text and WRONG in text
     assert all(RIGHT not in text for text in prompts([*found["agent0"], *found["agent1"]]))
-    guarded = played(DEBATE, prompt=HEAR_FULL)
+    guarded = played(DEBATE, prompt=SOLVE_AMONG_FULL)
     assert all(text.count("id=") > 2 for text in prompts(guarded["agent0_hears"]))
 
 
@@ -88,13 +88,13 @@ def test_of_answers_given_equally_often_one_is_drawn():
 
     def team(game, *texts):
         turns = [SimpleNamespace(id=f"{game}:{n}", parsed=parse_solution(text, {})) for n, text in enumerate(texts)]
-        return team_turn(turns).parsed.answer
+        return elect_turn(turns).parsed.answer
 
     right, wrong = (parse_solution(text, {}).answer for text in (RIGHT, WRONG))
     for pair in ((RIGHT, WRONG), (WRONG, RIGHT)):
         said = [team(i, *pair) for i in range(200)]
         assert 70 < said.count(right) < 130 and said.count(right) + said.count(wrong) == 200
-    assert team_turn([]) is None
+    assert elect_turn([]) is None
 
 
 def test_a_chain_pays_the_reviewer_for_its_verdict():

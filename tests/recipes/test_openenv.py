@@ -15,11 +15,12 @@ from cotrain.core.types import Sampling
 from cotrain.data.files import split_of
 from cotrain.data.sources import from_description, task_source
 from cotrain.envs.openenv.tasks import OpenEnvEpisodes
-from cotrain.envs.played import EARNED
+from cotrain.envs.played import SEAT_REWARD
 from cotrain.recipes.environment import environment
 from cotrain.recipes.grpo import grpo
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
+from cotrain.runs.check_tools import check_tools
 from cotrain.trainer.trainer import CoTrainer
 from tests.fakes import on_the_path
 from tests.formats.chat_templates import QWEN_2_5, QWEN_2_5_TOOLS, renderer_of
@@ -240,7 +241,7 @@ def call(name, **arguments):
 
 def earned(episode):
     assert episode.failure is None
-    return {reward.value for trace in episode.traces for reward in trace.rewards if reward.name == EARNED.name}
+    return {reward.value for trace in episode.traces for reward in trace.rewards if reward.name == SEAT_REWARD.name}
 
 
 def test_an_agent_answers_until_the_environment_is_done(classes):
@@ -280,6 +281,13 @@ def test_tools_are_functions_of_this_process_and_each_call_is_a_step(classes):
 def test_a_model_that_cannot_call_tools_is_refused(classes):
     with refuses("E_MODEL_WITHOUT_TOOLS", names=("add, submit", "chat template")):
         play(source_of(classes, "Sums"), ["none"], template=QWEN_2_5)
+
+
+def test_such_a_model_is_refused_before_the_run_begins(classes):
+    recipe = environment(**SMALL, tasks=source_of(classes, "Sums"), steps=1)
+    with refuses("E_MODEL_WITHOUT_TOOLS", names="add, submit"):
+        check_tools(recipe)
+    check_tools(environment(**SMALL, tasks=source_of(classes, "Lengths"), steps=1))  # it has no tools
 
 
 def test_splits_share_no_prompt_and_a_source_is_made_again(classes, monkeypatch):

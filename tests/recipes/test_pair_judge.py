@@ -14,8 +14,8 @@ from cotrain.data.files import JsonlTasks
 from cotrain.data.preferences import Pairs
 from cotrain.formats.nonce import break_verdict_tags
 from cotrain.prompts.byte_tokenizer import ByteRenderer
-from cotrain.recipes.pair_judge.judging import judging_pairs
-from cotrain.recipes.pair_judge.recipe import FORMS, STANDING, pair_judge
+from cotrain.recipes.pair_judge.judging import measure_judged_pairs
+from cotrain.recipes.pair_judge.recipe import LR_OF_NO_CHANGE, ROLE_MAKERS, pair_judge
 from cotrain.rollout.pairs import TOO_LONG, replies_of, say_reply
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.trainer import CoTrainer
@@ -73,7 +73,7 @@ def test_every_format_is_asked_read_and_paid(form):
         return WRITERS[form](holds_wanted(shown))
 
     made, played, judgements = judged(say, model="unknown/chat-model", form=form)
-    assert set(WRITERS) | {"steps"} == set(FORMS)
+    assert set(WRITERS) | {"steps"} == set(ROLE_MAKERS)
     for one in judgements:
         assert [t.metadata["correct"] for t in one] == [FINAL.of(t) for t in one] == [True, False]
         assert [signals(t) for t in one] == [{"right": 1.0, "verdict": 1.0}] * 2
@@ -138,7 +138,7 @@ def test_votes_and_the_meta_judge_by_hand():
     episode = replace(episode, traces=(*scored, *meta))
 
     def accuracy(combine, keep):
-        return judging_pairs(combine=combine, keep=keep, compares=True)([episode])["judge/pair_accuracy"].value
+        return measure_judged_pairs(combine=combine, keep=keep, compares=True)([episode])["judge/pair_accuracy"].value
 
     assert (accuracy("majority", 0), accuracy("mean", 0), accuracy("mean", 2)) == (0.5, 1.0, 0.0)
 
@@ -219,4 +219,4 @@ def test_tasks_without_preferences_are_refused(tmp_path):
 
 
 def test_a_judge_that_stays_has_no_rate_to_speak_of():
-    assert pair_judge(**SMALL, learn="none").policies["judge"].lr == STANDING
+    assert pair_judge(**SMALL, learn="none").policies["judge"].lr == LR_OF_NO_CHANGE

@@ -180,7 +180,7 @@ def test_variants_and_controls():
 
 @pytest.mark.whole
 def test_a_fixed_curriculum_has_problems_of_one_length_and_the_test_keeps_all():
-    made = proposer_solver(variant="rzero", gate=True, proposer="uniform", fixed=3, **SMALL)
+    made = proposer_solver(variant="rzero", gate=True, proposer="uniform", uniform_operations=3, **SMALL)
     played = CoTrainer(made).step().episodes
     proposals = [t for e in played for t in e.traces if t.role == "proposer"]
     assert len(proposals) == 3 and {t.metadata["depth"] for t in proposals} == {3.0}
@@ -188,7 +188,7 @@ def test_a_fixed_curriculum_has_problems_of_one_length_and_the_test_keeps_all():
     assert len(texts) == 3 and made.tasks is EASY and EASY.operations == (2, 2)
     again = CoTrainer(made).step().episodes
     assert {t.text for e in again for t in e.traces if t.role == "proposer"} == texts, "drawn at the call's address"
-    with refuses("E_SETTING_RANGE", names=("fixed is 3", "proposer=uniform")):
-        proposer_solver(fixed=3, **SMALL)
-    with refuses("E_SETTING_RANGE", names="fixed is 0"):
-        proposer_solver(proposer="uniform", fixed=0, **SMALL)
+    with refuses("E_SETTING_RANGE", names=("uniform_operations is 3", "proposer=uniform")):
+        proposer_solver(uniform_operations=3, **SMALL)
+    with refuses("E_SETTING_RANGE", names="uniform_operations is 0"):
+        proposer_solver(proposer="uniform", uniform_operations=0, **SMALL)

@@ -111,7 +111,7 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside SMALL
     "proposer_solver: rzero": {
         "variant": "rzero",
         "gate": True,
-        "band": (0.0, 1.0),
+        "solver_band": (0.0, 1.0),
         "steps": 4,
         "ratio": (1, 3),
         **WRITES,

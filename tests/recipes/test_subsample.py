@@ -7,7 +7,7 @@ import pytest
 from cotrain.algorithms.grpo import GRPO
 from cotrain.algorithms.policy_gradient import drop_flat_groups
 from cotrain.core.signals import OUTCOME
-from cotrain.recipes.mars.subsample import Subsample, draw_indices
+from cotrain.recipes.mars.subsample import Subsample
 from tests.learner.learn_makers import advantages, credit, outcomes, sampled
 from tests.sentences import refuses
 
@@ -15,27 +15,27 @@ KEYS = [f"0:0:{i}:digester:0" for i in range(6)]
 
 
 def test_small_groups_are_repeated_by_hand():
-    five = draw_indices(Subsample(size=5), KEYS[:2], [1.0, 1.0])
+    five = Subsample(size=5).draw_indices(KEYS[:2], [1.0, 1.0])
     assert sorted(five.count(i) for i in (0, 1)) == [2, 3]
-    assert draw_indices(Subsample(size=4), KEYS[:2], [1.0, 1.0]) == [0, 0, 1, 1]
-    assert draw_indices(Subsample(size=4, exact=False), KEYS[:2], [1.0, 1.0]) == [0, 1]
-    assert draw_indices(Subsample(size=4), [], []) == []
+    assert Subsample(size=4).draw_indices(KEYS[:2], [1.0, 1.0]) == [0, 0, 1, 1]
+    assert Subsample(size=4, exact=False).draw_indices(KEYS[:2], [1.0, 1.0]) == [0, 1]
+    assert Subsample(size=4).draw_indices([], []) == []
 
 
 def test_large_groups_are_thinned_by_address():
-    some = draw_indices(Subsample(size=3), KEYS, [1.0] * 6)
-    assert len(set(some)) == 3 and some == sorted(some) == draw_indices(Subsample(size=3), KEYS, [5.0] * 6)
-    moved = draw_indices(Subsample(size=3), KEYS[::-1], [1.0] * 6)
+    some = Subsample(size=3).draw_indices(KEYS, [1.0] * 6)
+    assert len(set(some)) == 3 and some == sorted(some) == Subsample(size=3).draw_indices(KEYS, [5.0] * 6)
+    moved = Subsample(size=3).draw_indices(KEYS[::-1], [1.0] * 6)
     assert {KEYS[i] for i in some} == {KEYS[::-1][i] for i in moved}  # the place does not matter
-    assert draw_indices(Subsample(size=1, by="advantage"), KEYS, [0, 0, 0, 2.0, 0, 0]) == [3]
-    assert draw_indices(Subsample(size=2, by="advantage"), KEYS[:3], [0.0, 0.1, 2.0]) == [1, 2]
+    assert Subsample(size=1, by="advantage").draw_indices(KEYS, [0, 0, 0, 2.0, 0, 0]) == [3]
+    assert Subsample(size=2, by="advantage").draw_indices(KEYS[:3], [0.0, 0.1, 2.0]) == [1, 2]
 
 
 @pytest.mark.whole
 def test_chances_are_equal_or_proportional_to_the_advantage():
     pairs = [(f"{i}:a", f"{i}:b") for i in range(4000)]
     for by, share in (("random", 0.5), ("advantage", 0.75)):
-        first = sum(draw_indices(Subsample(size=1, by=by), pair, [3.0, 1.0]) == [0] for pair in pairs)
+        first = sum(Subsample(size=1, by=by).draw_indices(pair, [3.0, 1.0]) == [0] for pair in pairs)
         assert abs(first / len(pairs) - share) < 0.02
 
 

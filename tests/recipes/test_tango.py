@@ -13,6 +13,14 @@ def test_both_at_once_refuses_what_it_would_pass_over(asked):
     assert tango(simultaneous=True).schedule.phases[0].name == "both"
 
 
+@pytest.mark.parametrize("review_format", ["genrm", "scored"])
+def test_a_verifier_that_judges_no_steps_does_not_reward_them(review_format):
+    with refuses("E_STEPS_NOT_JUDGED", names=review_format):
+        tango(model="some/chat-model", review_format=review_format)
+    made = tango(model="some/chat-model", review_format=review_format, steps_judged_by="none")
+    assert all(phase.options["step_rewards"] == "none" for phase in made.schedule.phases)
+
+
 def test_the_verifier_may_be_pulled_to_its_own_start():
     made = tango(verifier_kl=0.001, verifier_model="shipped-checker")
     assert made.objectives["verifier"].algorithm.kl.to == "verifier_reference"

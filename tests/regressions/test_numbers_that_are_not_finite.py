@@ -15,12 +15,11 @@ from cotrain.metrics.starved import NON_FINITE_SUFFIX
 from cotrain.models.load import load_model, save_model
 from cotrain.runs import run as loop
 from cotrain.runs.directory import RunDirectory, recipe_json
-from cotrain.runs.manifest import GrowingHashes
 from cotrain.storage import checkpoints
 from cotrain.storage.ledger import Ledger
 from cotrain.trainer.failures import SKIP_WINDOW, SkipGuard
 from cotrain.trainer.trainer import CoTrainer
-from tests.helpers import TINY
+from tests.helpers import TINY, active_run
 from tests.sentences import refuses
 
 METHOD = """
@@ -168,5 +167,5 @@ def test_weights_that_are_not_finite_are_no_checkpoint(method, tmp_path):
     with torch.no_grad():
         next(trainer.policies["generator"].model.parameters()).fill_(math.nan)
     with refuses("E_WEIGHTS_NOT_FINITE", names="'generator'"):
-        loop._save_checkpoint(directory, trainer, GrowingHashes(directory))
+        loop._save_checkpoint(active_run(directory, trainer))
     assert checkpoints.latest_checkpoint(directory.checkpoints) is None

@@ -85,16 +85,16 @@ def member_of(text):
     whole = bytearray(ledger.encode_member(0, []))
     deflate = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     body = deflate.compress(text) + deflate.flush()
-    size = ledger._HEAD + len(body) + 8
+    size = ledger.HEADER_BYTES + len(body) + 8
     place = struct.pack("<qqI", 0, size, 1)
     extra = ledger._EXTRA.pack(ledger._EXTRA.size - 2, b"CT", ledger._EXTRA.size - 6, 0, size, 1, zlib.crc32(place))
-    head = bytes(whole[: len(ledger._FIXED)]) + extra
+    head = bytes(whole[: len(ledger.GZIP_START)]) + extra
     return head + body + struct.pack("<II", zlib.crc32(text), len(text) & 0xFFFFFFFF)
 
 
 def test_a_step_that_unpacks_to_far_more_than_a_ledger_does_is_damaged(tmp_path):
-    packed = member_of(b" " * (3 * ledger.UNPACKED_LEAST) + b"\n")
-    assert len(packed) < ledger.UNPACKED_LEAST / 100
+    packed = member_of(b" " * (3 * ledger.MIN_UNPACKED_LIMIT) + b"\n")
+    assert len(packed) < ledger.MIN_UNPACKED_LIMIT / 100
     (tmp_path / ledger.NAME).write_bytes(packed)
     with ledger.Ledger(tmp_path) as found:
         assert list(found.steps()) == [0]
@@ -107,12 +107,12 @@ def sparse_step(path):
     place = struct.pack("<qqI", 0, 1 << 40, 1)
     rest = ledger._EXTRA.size - 6
     extra = ledger._EXTRA.pack(ledger._EXTRA.size - 2, b"CT", rest, 0, 1 << 40, 1, zlib.crc32(place))
-    path.write_bytes(ledger._FIXED + extra)
+    path.write_bytes(ledger.GZIP_START + extra)
     os.truncate(path, 1 << 40)
 
 
 def test_zeros_behind_a_step_do_not_let_it_unpack_to_more(tmp_path, monkeypatch):
-    monkeypatch.setattr(ledger, "UNPACKED_LEAST", 1 << 20)
+    monkeypatch.setattr(ledger, "MIN_UNPACKED_LIMIT", 1 << 20)
     bomb = member_of(b" " * (ledger.BLOCK * 3) + b"\n")
     with pytest.raises(ValueError, match="unpacks to more than"):
         ledger.unpack_member(bomb + bytes(ledger.BLOCK * 3))
@@ -130,7 +130,7 @@ def test_a_file_that_has_a_size_and_no_bytes_is_not_read(tmp_path):
 
 
 def test_a_step_that_has_a_size_and_no_bytes_is_damaged(tmp_path, monkeypatch):
-    monkeypatch.setattr(ledger, "MOST_PACKED", 1 << 20)
+    monkeypatch.setattr(ledger, "MAX_STEP_BYTES", 1 << 20)
     sparse_step(tmp_path / ledger.NAME)
     with ledger.Ledger(tmp_path) as found, refuses("E_LEDGER_DAMAGED"):
         found.read(0)

@@ -54,7 +54,7 @@ def test_megabytes_are_refused_at_once(served, path, body):
 def test_a_prompt_of_the_longest_tokens_is_not_refused_for_its_bytes(served):
     model = served.models["policy/generator"]
     words = served.renderer_of(model).tokenizer.get_vocab()
-    longest, context = max(words, key=len), served.engine.engine.context(model.policy)
+    longest, context = max(words, key=len), served.engine.context(model.policy)
     served.check_length(model, [longest * context], "prompt")
 
 

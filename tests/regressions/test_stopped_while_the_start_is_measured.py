@@ -13,7 +13,7 @@ from cotrain.runs import run as loop
 from cotrain.runs.log import SilentObserver
 from cotrain.storage import checkpoints
 from cotrain.trainer.failures import Interrupted
-from tests.helpers import EASY, TINY
+from tests.helpers import EASY, TINY, active_run
 from tests.runs.test_run import digest
 
 
@@ -50,6 +50,6 @@ def test_one_that_saved_its_start_is_resumed_too(tmp_path):
         loop.start_run(brief(), tmp_path / "run", observer=Stops())
     trainer = loop.CoTrainer(brief())
     directory = loop.RunDirectory.open(tmp_path / "run")
-    loop._save_checkpoint(directory, trainer, loop.manifest.GrowingHashes(directory))
+    loop._save_checkpoint(active_run(directory, trainer))
     loop.resume_run(brief(), tmp_path / "run")
     assert digest(tmp_path / "run") == digest(tmp_path / "peace")

@@ -13,7 +13,7 @@ from cotrain.reports import view_server
 from cotrain.reports.runs import open_run
 from cotrain.runs.directory import RunDirectory
 from cotrain.storage import ledger
-from cotrain.storage.ledger import encode_floats
+from cotrain.storage.episode_json import encode_floats
 from cotrain.storage.schemas import SHAPES, fault_in
 from tests.sentences import refuses
 
@@ -37,10 +37,10 @@ def member(step, lines):
     text = b"".join(line + b"\n" for line in lines)
     deflate = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
     body = deflate.compress(text) + deflate.flush()
-    size = ledger._HEAD + len(body) + 8
+    size = ledger.HEADER_BYTES + len(body) + 8
     crc = zlib.crc32(struct.pack("<qqI", step, size, len(lines)))
     extra = ledger._EXTRA.pack(ledger._EXTRA.size - 2, b"CT", ledger._EXTRA.size - 6, step, size, len(lines), crc)
-    return ledger._FIXED + extra + body + struct.pack("<II", zlib.crc32(text), len(text) & 0xFFFFFFFF)
+    return ledger.GZIP_START + extra + body + struct.pack("<II", zlib.crc32(text), len(text) & 0xFFFFFFFF)
 
 
 def with_lines(folder, change):

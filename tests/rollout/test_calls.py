@@ -14,7 +14,7 @@ from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.rollout.tools import calls
 from cotrain.rollout.tools.calls import CALLS, HERMES, ToolError, use_tools
-from cotrain.storage.ledger import trace_from_json, trace_to_json
+from cotrain.storage.episode_json import trace_from_json, trace_to_json
 from tests.formats.chat_templates import end_of, renderer_of
 from tests.helpers import CharRenderer, letter_tasks
 from tests.rollout.scripted import Scripted

@@ -144,11 +144,25 @@ def test_random_latency_changes_nothing(models):
 
 
 @pytest.mark.whole
-def test_a_grader_outside_is_waited_for(models):
-    async def slow_grader(task, text):
-        await asyncio.sleep(0.002 * len(text) % 0.005)
+class Failing:
+    """Its grades fail, at once."""
+
+    def grade(self, task, text):
         return Grade(value=None, reason="slow")
 
+    def grade_steps(self, task, steps):
+        return None
+
+
+class FailingOutside(Failing):
+    """They fail after a while, in which the engine is paused."""
+
+    async def agrade(self, task, text):
+        await asyncio.sleep(0.002 * len(text) % 0.005)
+        return self.grade(task, text)
+
+
+def test_a_grader_outside_is_waited_for(models):
     async def protocol(task, roles):
         solution = await roles.solver(problem=task.prompt)
         grade = await roles.grade(task, solution.text)
@@ -157,14 +171,13 @@ def test_a_grader_outside_is_waited_for(models):
             await asyncio.to_thread(time.sleep, 0.001)
         await roles.verifier(problem="", solution=solution.text)
 
-    episodes = executor(models, grader=slow_grader).collect(protocol, letter_tasks(4), step=0, group_size=1)
+    def play(grader):
+        tasks = [replace(task, grader=grader) for task in letter_tasks(4)]
+        return executor(models).collect(protocol, tasks, step=0, group_size=1)
+
+    episodes = play(FailingOutside())
     assert [e.traces[0].failure for e in episodes] == ["slow"] * 4
-    quick = executor(models, grader=lambda task, text: instantly(Grade(value=None, reason="slow")))
-    assert quick.collect(protocol, letter_tasks(4), step=0, group_size=1) == episodes
-
-
-async def instantly(value):
-    return value
+    assert play(Failing()) == episodes
 
 
 @pytest.mark.whole

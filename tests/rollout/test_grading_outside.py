@@ -15,9 +15,19 @@ from cotrain.grading.pool import AnswerGrader, GradingPool
 from cotrain.inference.local import LocalEngine
 from cotrain.recipes.grpo import grpo
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import RolloutRunner, grade_async
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import TINY, CharRenderer, letter_tasks, tiny_model
+
+
+class InTurn:
+    """Judges by the first letter, in this thread."""
+
+    def grade(self, task, text):
+        return Grade(value=text[:1] < "M")
+
+    def grade_steps(self, task, steps):
+        return None
 
 
 class Slow(AnswerGrader):
@@ -48,24 +58,24 @@ async def solve_and_review(task, roles):
     await roles.solver(problem=solution.text[:5])
 
 
-def play(judge, grader):
+def play(judge):
     roles = {
         "solver": Role(policy="a", prompt="{problem}=", sampling=Sampling(max_tokens=12)),
         "verifier": Role(policy="b", prompt="{problem}|{solution}", sampling=Sampling(max_tokens=8)),
     }
     engine = LocalEngine({"a": tiny_model(seed=0), "b": tiny_model(seed=1)}, max_rows=4)
     tasks = [replace(task, grader=judge) for task in letter_tasks(4)]
-    executor = RolloutRunner(engine, {"a": CharRenderer(), "b": CharRenderer()}, roles, 0, grader=grader)
+    executor = RolloutRunner(engine, {"a": CharRenderer(), "b": CharRenderer()}, roles, 0)
     episodes = executor.collect(solve_and_review, tasks, step=0, group_size=2)
     return episodes, {key: count for key, count in engine.counts().items() if not key.endswith("seconds")}
 
 
 @pytest.mark.whole
 def test_no_batch_depends_on_how_long_a_grade_takes():
-    expected = play(Slow(0), None)  # one grade after the other, in this thread
+    expected = play(InTurn())  # one grade after the other, in this thread
     for seed in (1, 2):
         judge = Slow(seed)
-        assert play(judge, grade_async) == expected
+        assert play(judge) == expected
         assert judge.most > 3
 
 
@@ -79,7 +89,7 @@ def test_hostile_answers_of_one_step_are_graded_beside_the_others():
     good = ["2\\sqrt2"] * 4
 
     async def grade_all(answers):
-        return await asyncio.gather(*(grade_async(task, f"\\boxed{{{answer}}}") for answer in answers))
+        return await asyncio.gather(*(judge.agrade(task, f"\\boxed{{{answer}}}") for answer in answers))
 
     asyncio.run(grade_all([f"{n}\\sqrt7" for n in range(8)]))  # loads all four
     start = time.perf_counter()

@@ -10,12 +10,12 @@ import pytest
 from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task
 from cotrain.rollout.common_roles import parse_solution
 from cotrain.rollout.monte_carlo import (
+    apply_rule,
     balanced_places,
     completer_role,
-    labels_of,
+    label_steps,
     majority_contradicts,
-    share_right,
-    step_labels,
+    share_equal,
     step_values,
 )
 from cotrain.rollout.protocols import examine
@@ -26,42 +26,42 @@ from tests.sentences import refuses
 
 
 def test_absolute_labels_ask_whether_anything_ended_right():
-    assert labels_of("absolute", [0.5, 0.5, 0.25, 0.0, 0.125]) == [True, True, False, True]
-    assert labels_of("absolute", [0.0, 0.125]) == [True]
+    assert apply_rule("absolute", [0.5, 0.5, 0.25, 0.0, 0.125]) == [True, True, False, True]
+    assert apply_rule("absolute", [0.0, 0.125]) == [True]
 
 
 def test_ratio_labels_ask_for_progress_and_end_at_the_first_zero():
     # 0.5/0.5 = 1, 0.25/0.5 = 0.5, 0 is 0, and 1/0 would be progress but comes after it
-    assert labels_of("ratio", [0.5, 0.5, 0.25, 0.0, 1.0]) == [True, False, False, False]
+    assert apply_rule("ratio", [0.5, 0.5, 0.25, 0.0, 1.0]) == [True, False, False, False]
     # 1.25, 0.8 (4 of 8 after 5 of 8 is just enough), 2; a drop does not end it
-    assert labels_of("ratio", [0.5, 0.625, 0.5, 1.0]) == [True, True, True]
-    assert labels_of("ratio", [1.0, 0.5, 0.5]) == [False, True]
-    assert labels_of("ratio", [1.0, 0.5], gamma=0.5) == [True]
-    assert labels_of("ratio", [0.0, 0.5]) is None
+    assert apply_rule("ratio", [0.5, 0.625, 0.5, 1.0]) == [True, True, True]
+    assert apply_rule("ratio", [1.0, 0.5, 0.5]) == [False, True]
+    assert apply_rule("ratio", [1.0, 0.5], gamma=0.5) == [True]
+    assert apply_rule("ratio", [0.0, 0.5]) is None
 
 
 def test_relative_labels_weigh_the_value_against_the_change_under_best_of_four():
     # B(1) = 1, B(1/4) = 1 − (3/4)^4 = 0.68359375: 0.25 − 0.8 · 0.31640625 = −0.003125, but 0.25 − 0.4 · 0.31640625 =
     # 0.1234375
-    assert labels_of("relative", [1.0, 0.25]) == [False]
-    assert labels_of("relative", [1.0, 0.25], alpha=0.4) == [True]
+    assert apply_rule("relative", [1.0, 0.25]) == [False]
+    assert apply_rule("relative", [1.0, 0.25], alpha=0.4) == [True]
     # best of one is the value itself: 0.25 − 0.8 · 0.75 < 0, 0.25 − 0.8 · 0.25 > 0
-    assert labels_of("relative", [1.0, 0.25], best_of=1) == [False]
-    assert labels_of("relative", [0.5, 0.25], best_of=1) == [True]
+    assert apply_rule("relative", [1.0, 0.25], best_of=1) == [False]
+    assert apply_rule("relative", [0.5, 0.25], best_of=1) == [True]
     # no change keeps a positive value; from 0 to 0 is 0 and not above it; from 0 up is progress
-    assert labels_of("relative", [0.5, 0.5, 0.0, 0.0, 0.125]) == [True, False, False, True]
+    assert apply_rule("relative", [0.5, 0.5, 0.0, 0.0, 0.125]) == [True, False, False, True]
 
 
 def test_an_unknown_rule_is_named():
     with refuses("E_UNKNOWN_MONTE_CARLO_LABEL"):
-        labels_of("ratios", [1.0, 1.0])
+        apply_rule("ratios", [1.0, 1.0])
 
 
-def test_share_right_counts_the_drawn_places():
+def test_share_equal_counts_the_drawn_places():
     said, labels = (True, True, False, True), [True, False, False, False]
-    assert share_right(said, labels) == 0.5
-    assert share_right(said, labels, [0, 2]) == 1.0
-    assert share_right(said, labels, [1, 2]) == 0.5
+    assert share_equal(said, labels) == 0.5
+    assert share_equal(said, labels, [0, 2]) == 1.0
+    assert share_equal(said, labels, [1, 2]) == 0.5
 
 
 def test_a_majority_against_any_label_contradicts():
@@ -154,7 +154,7 @@ def test_labels_end_with_the_grade_and_are_compared_with_the_oracle(kind):
         solutions = await roles.solver.many(2, problem=task.prompt)
         for solution in solutions:
             await examine(task, roles, solution)
-        found = await step_labels(task, roles, solutions, kind=kind, rollouts=2)
+        found = await label_steps(task, roles, solutions, labels_by=kind, rollouts=2)
         labels.extend(found[s.id] for s in solutions)
 
     traces, engine = played(protocol)
@@ -169,7 +169,7 @@ def test_the_oracle_must_exist():
     async def protocol(task, roles):
         solution = await roles.solver(problem=task.prompt)
         await examine(task, roles, solution)
-        await step_labels(task, roles, [solution], kind="oracle", rollouts=2)
+        await label_steps(task, roles, [solution], labels_by="oracle", rollouts=2)
 
     with refuses("E_STEPS_UNKNOWN"):
         played(protocol, oracle=False)

@@ -199,7 +199,7 @@ def test_what_is_missing_or_wrong_is_said_in_one_line(sums, checks, capsys):
         ({"gate": f"{checks}:chek"}, "E_NO_SUCH_FUNCTION: 'check'"),
         ({"gate": lambda problem: "1"}, "E_GATE_PLACE"),
         ({"gate": f"{checks}:check", "tasks": EASY}, "E_GATE_NOT_NEEDED"),
-        ({"gate": False, "proposer": "uniform", "fixed": 2}, "E_FIXED_NEEDS_WORDS"),
+        ({"gate": False, "proposer": "uniform", "uniform_operations": 2}, "E_FIXED_NEEDS_WORDS"),
     ):
         with refuses(code):
             proposer_solver(**{"tasks": sums, **SMALL, **settings})
@@ -217,7 +217,7 @@ def test_what_is_missing_or_wrong_is_said_in_one_line(sums, checks, capsys):
     [
         ("proposer_solver", {"gate": "check"}),
         ("proposer_solver", {"gate": "later", "proposer": "uniform"}),
-        ("proposer_solver", {"variant": "rzero", "ratio": (1, 1), "proposals": 2}),
+        ("proposer_solver", {"variant": "rzero", "ratio": (1, 1), "proposer_group_size": 2}),
         ("mae", {}),
         ("mae", {"gate": "check"}),
     ],

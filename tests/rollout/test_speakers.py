@@ -13,7 +13,7 @@ from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.rollout.protocols import continue_from
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
-from cotrain.storage.ledger import trace_from_json, trace_to_json
+from cotrain.storage.episode_json import trace_from_json, trace_to_json
 from tests.helpers import CharRenderer, RandomLatency, letter_tasks, spoken, tiny_model
 
 RENDERERS = {"a": CharRenderer(), "echo": ByteRenderer()}

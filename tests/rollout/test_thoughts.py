@@ -15,7 +15,7 @@ from cotrain.grading.pool import AnswerGrader
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.rollout.protocols import plurality_answer, solve
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import RolloutRunner, grade_async
+from cotrain.rollout.runner import RolloutRunner
 
 STEPS = "<step>6 * 7 = 42</step>"
 
@@ -49,7 +49,7 @@ def judge():
 
 def player(form, text, prompt="{problem}"):
     role = Role(policy="p", prompt=prompt, sampling=Sampling(max_tokens=400), parse=parse_solution, answer_format=form)
-    return RolloutRunner(Says(text), {"p": ByteRenderer()}, {"solver": role}, 0, grader=grade_async)
+    return RolloutRunner(Says(text), {"p": ByteRenderer()}, {"solver": role}, 0)
 
 
 def question(judge, **more):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from cotrain.algorithms.contract import split_context
+from cotrain.config.policies import program
 from cotrain.core.notes import CALLS
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Completion, Sampling, Task
@@ -23,6 +24,9 @@ from cotrain.recipes.tango import tango
 from cotrain.rollout.common_roles import solver
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.rollout.token_calls import MAX_OUTPUT, calculate
+from cotrain.runs.check_tools import check_tools
+from cotrain.runs.directory import RunDirectory
+from cotrain.runs.run import start_run
 from tests.helpers import TINY
 from tests.sentences import command_refuses, refuses
 
@@ -204,9 +208,37 @@ def test_every_recipe_gives_the_tool_to_whoever_writes_solutions(make, directory
         make(model=str(directory), tool="abacus")
 
 
-def test_a_model_without_such_tokens_is_refused(tmp_path, capsys):
-    words = ["run", "grpo", "--model", str(TINY), "--tool", "calculator", "--smoke", "--out", str(tmp_path / "run")]
+@pytest.mark.parametrize("method", ["grpo", "tango", "genprm", "ttrl", "self_verify"])
+def test_a_model_without_such_tokens_is_refused_before_a_run_begins(method, tmp_path, capsys):
+    out = tmp_path / "run"
+    words = ["run", method, "--model", str(TINY), "--tool", "calculator", "--smoke", "--out", out]
     command_refuses(words, "E_TOOL_WITHOUT_TOKENS: <|python_start|> | --tool", capsys)
+    assert capsys.readouterr().out == "" and not out.exists()
+
+
+def test_a_plan_and_a_comparison_refuse_it_too(tmp_path, capsys):
+    run = ["run", "tango", "--model", str(TINY), "--tool", "calculator", "--steps", "4", "--warmup", "0"]
+    command_refuses([*run, "--dry-run"], "E_TOOL_WITHOUT_TOKENS", capsys)
+    arms = ["compare", f"grpo:model={TINY},tool=calculator", f"grpo:model={TINY}"]
+    command_refuses([*arms, "--batches", "1", "--seeds", "1", "--out", tmp_path / "c"], "E_TOOL_WITHOUT_TOKENS", capsys)
+    assert not (tmp_path / "c").exists()
+
+
+def test_a_run_from_python_refuses_it_before_its_directory_is_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(RunDirectory, "begin", None)  # whoever calls it fails
+    with refuses("E_TOOL_WITHOUT_TOKENS"):
+        start_run(grpo(model=str(TINY), tool="calculator", steps=1), tmp_path / "run")
+
+
+def test_a_tool_is_looked_for_where_a_programs_text_is_tokenized(directory):
+    recipe = grpo(model=str(directory), tool="calculator", steps=1)
+    check_tools(recipe)
+    policies = {**recipe.policies, "says": program(lambda fields, rng: "", tokens_of="generator")}
+    roles = {**recipe.roles, "expert": replace(recipe.roles["solver"], policy="says")}
+    check_tools(replace(recipe, policies=policies, roles=roles))
+    policies["says"] = program(lambda fields, rng: "")
+    with refuses("E_TOOL_WITHOUT_TOKENS"):
+        check_tools(replace(recipe, policies=policies, roles=roles))
 
 
 def test_the_engine_and_the_learner_agree_about_answers_with_calls(directory):

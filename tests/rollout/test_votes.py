@@ -6,7 +6,7 @@ from cotrain.rollout.common_roles import parse_solution
 from cotrain.rollout.protocols import attempts
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
-from cotrain.rollout.votes import VOTE, agrees_with, elected_turn, is_right, rarest_turn, reward_vote
+from cotrain.rollout.votes import VOTE, agrees_with, elected_turn, label_is_right, rarest_turn, reward_vote
 from tests.helpers import CharRenderer, Saying
 
 
@@ -103,9 +103,8 @@ def test_a_right_majority_pays_what_the_truth_would():
 
 
 def test_nobody_elected_is_nobody_right():
-    assert outcome(None, None, of=lambda turns: is_right(elected_turn(turns))) is False
-    assert (
-        outcome("5", of=lambda turns: is_right(turns[0])) is True and outcome("4", of=lambda t: is_right(t[0])) is False
-    )
+    assert outcome(None, None, of=lambda turns: label_is_right(elected_turn(turns))) is False
+    assert outcome("5", of=lambda turns: label_is_right(turns[0])) is True
+    assert outcome("4", of=lambda turns: label_is_right(turns[0])) is False
     traces = voting(None, then=lambda turns: reward_vote(turns, elected_turn(turns)))
     assert traces[0].rewards[0].value == 0.0 and traces[0].metadata["reward_right"] is True

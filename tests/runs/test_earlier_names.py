@@ -49,8 +49,12 @@ def test_a_run_of_an_earlier_version_is_refused_in_one_line(tmp_path, change, ca
         (["grpo", "--lag", "1"], "async-steps"),
         (["tango", "--blend", "add"], "advantage-mix"),
         (["grpo", "--answer", "hash"], "answer-format"),
+        (["proposer_solver", "--fixed", "5"], "uniform-operations"),
+        (["proposer_solver", "--band", "0.3", "0.7"], "solver-band"),
+        (["proposer_solver", "--target", "0.5"], "target-rate"),
+        (["proposer_solver", "--proposals", "4"], "proposer-group-size"),
     ],
-    ids=["lag", "blend", "answer"],
+    ids=["lag", "blend", "answer", "fixed", "band", "target", "proposals"],
 )
 def test_a_flag_of_before_is_unknown_and_names_the_present_one(words, now, capsys):
     command_refuses(["run", *words, "--dry-run"], "E_COMMAND_LINE", capsys, names=f"--{now}")

@@ -98,7 +98,8 @@ def test_what_cannot_be_is_refused(other):
     with refuses("E_NO_STEP_VERIFIER"):
         chosen(grpo(model=other, tasks=EASY, steps=1), "words")
     with refuses("E_NO_STEP_VERIFIER"):
-        chosen(tango(model=other, tasks=EASY, steps=1, review_format="genrm"), "words")
+        whole = tango(model=other, tasks=EASY, steps=1, review_format="genrm", steps_judged_by="none")
+        chosen(whole, "words")
     with refuses("E_REVIEWS_IN_TAGS_ALONE"):
         chosen(critique(model="shipped-roles", tasks=EASY, steps=1), "words")
 

@@ -84,7 +84,7 @@ def test_every_type_and_layout_of_tensor_comes_back_bit_for_bit(tmp_path: Path) 
     path = save_checkpoint(tmp_path, 7, {"all": group, "none": {}}, {})
     assert path == tmp_path / "step-000007"
     found = latest_checkpoint(tmp_path)
-    assert found is not None and found.path == path and found.damaged == ()
+    assert found is not None and found.path == path and found.newer_damaged == ()
     tensors, documents = found.load()
     assert documents == {} and tensors["none"] == {} and tensors["all"].keys() == group.keys()
     for name, tensor in group.items():
@@ -139,7 +139,7 @@ def test_falls_back_and_says_so(tmp_path: Path) -> None:
     (tmp_path / "step-000002/generator.safetensors").unlink()
     found = latest_checkpoint(tmp_path)
     assert found is not None and same(found, 1)
-    assert [(d.path.name, d.reason) for d in found.damaged] == [
+    assert [(d.path.name, d.reason) for d in found.newer_damaged] == [
         ("step-000003", "no manifest.json"),
         ("step-000002", "generator.safetensors is missing"),
     ]

@@ -21,16 +21,9 @@ from hypothesis import strategies as st
 from cotrain.core.errors import StateError
 from cotrain.core.seeding import Address
 from cotrain.core.types import Episode, Reward, Trace, TurnRange
+from cotrain.storage.episode_json import decode_floats, encode_floats, trace_from_json, trace_to_json
 from cotrain.storage.file_ops import DiskError
-from cotrain.storage.ledger import (
-    NAME,
-    Ledger,
-    decode_floats,
-    encode_floats,
-    encode_member,
-    trace_from_json,
-    trace_to_json,
-)
+from cotrain.storage.ledger import NAME, Ledger, encode_member
 from tests.sentences import refuses
 
 FLOAT32 = struct.Struct("<f")

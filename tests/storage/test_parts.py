@@ -73,7 +73,7 @@ def test_a_damaged_or_missing_part_is_named_and_passed_over(tmp_path: Path) -> N
     (paths[1] / "p.4-of-4.safetensors").write_bytes(b"")
     found = latest_checkpoint(tmp_path)
     assert found.step == 0 and same(found.load()[0]["p"], GROUP)
-    assert [damage.reason for damage in found.damaged] == [
+    assert [damage.reason for damage in found.newer_damaged] == [
         "p.2-of-3.safetensors: its hash differs",
         "p.3-of-3.safetensors is missing",
         "p.4-of-4.safetensors does not belong to it",

@@ -11,8 +11,6 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from coverage.numbits import numbits_to_nums
-
 ROOT = Path(__file__).resolve().parents[2]
 BUDGET_S = 40.0  # of tests for one line, by how long they took; at least one
 
@@ -50,6 +48,8 @@ def reached(cache: Path) -> Reached:
 
 
 def _measure(cache: Path) -> tuple[dict[str, dict[int, list[str]]], dict[str, float]]:
+    from coverage.numbits import numbits_to_nums  # here, since tests that only make mutants import this file too
+
     data, settings, durations = cache / "coverage", cache / "coveragerc", cache / "durations.json"
     settings.write_text(f"[run]\nsource = cotrain\ndata_file = {data}\n", encoding="utf-8")
     words = ["-m", "coverage", "run", f"--rcfile={settings}", "-m", "pytest", "-q", "-p", "tests.torture.contexts"]

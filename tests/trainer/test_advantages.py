@@ -17,7 +17,8 @@ from cotrain.recipes.grpo import grpo
 from cotrain.reports.detail import _align_advantages
 from cotrain.reports.runs import open_run
 from cotrain.runs import run as loop
-from cotrain.storage.ledger import NAME, Ledger, trace_from_json
+from cotrain.storage.episode_json import trace_from_json
+from cotrain.storage.ledger import NAME, Ledger
 
 
 def trace(call: int, tokens: int) -> Trace:

@@ -64,7 +64,7 @@ from cotrain.core.arguments import NotNegative, Positive, Weight, at_least
 from cotrain.core.notes import Metadata
 from cotrain.metrics.heldout import measure_solver_and_verifier
 from cotrain.rollout import common_roles
-from cotrain.rollout.monte_carlo import review_verdicts, share_right
+from cotrain.rollout.monte_carlo import review_verdicts, share_equal
 from cotrain.rollout.protocols import attempts
 from cotrain.rollout.reviews import review, review_all
 
@@ -144,7 +144,7 @@ def pay_reviews(review_turns: Sequence[Turn], *, is_worked: bool, is_new: Sequen
         turn.reward(GAN, gan_reward(turn.parsed.steps, is_new, real=is_worked))
         verdicts = review_verdicts(turn)
         is_right = CORRECT.require(turn)
-        turn.reward(AGREEMENT, share_right(verdicts, [is_right] * len(verdicts)))
+        turn.reward(AGREEMENT, share_equal(verdicts, [is_right] * len(verdicts)))
 
 
 def gan_reward(verdicts: Sequence[bool], is_new: Sequence[bool], *, real: bool) -> float:

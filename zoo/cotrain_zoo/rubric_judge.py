@@ -63,7 +63,7 @@ from cotrain.recipes.pair_judge.judging import (
     Form,
     fields_for_judge,
     is_right,
-    judging_pairs,
+    measure_judged_pairs,
     say_pair,
     verdict_reward,
 )
@@ -122,16 +122,20 @@ def say_nothing(fields: Mapping[str, Any], rng: Random) -> str:
 
 @gives(VERDICT.to("judge"), WORTH.to("writer"))
 async def judge_by_rubrics(
-    task: Task, roles: Roles, *, form: Form, most: Positive, rubrics: Positive = 1, asked: Positive = 1
+    task: Task, roles: Roles, *, form: Form, max_tokens: Positive, rubrics: Positive = 1, judgements: Positive = 1
 ) -> None:
-    """``rubrics`` for a prompt, each with ``asked`` judgements of both orders of the pair, or of each of its replies.
-    The judge notes as ``correct`` whether the first, or the one, is the wanted reply."""
-    first, second = await say_pair(task, roles, form, most)
-    if first.failed or second.failed:
+    """``rubrics`` for a prompt, each with ``judgements`` of both orders of the pair, or of each of its replies.
+
+    Metadata ``correct`` of a judgement: is the first reply that it sees, or the only one, the chosen one?
+    """
+    chosen_reply, rejected_reply = await say_pair(task, roles, form, max_tokens)
+    if chosen_reply.failed or rejected_reply.failed:
         return
-    written = await roles.writer.many(rubrics, problem=task.prompt)
+    orders = [(chosen_reply, rejected_reply), (rejected_reply, chosen_reply)]
+
+    rubric_turns = await roles.writer.many(rubrics, problem=task.prompt)
     calls = []
-    for rubric in written:
+    for rubric in rubric_turns:
         text = rubric.text
         if rubric.parsed is not None and is_solution(task, form):
             await examine(task, roles, rubric)
@@ -140,12 +144,13 @@ async def judge_by_rubrics(
             rubric.add_finding(FAILURE, rubric.parsed.reason)
         elif isinstance(rubric.parsed, Rubric):
             text = rubric.parsed.text
-        sides = (first, second), (second, first)
-        calls += [judge_pair_by(task, roles, rubric, text, form, side, asked) for side in sides]
-    votes = await gather(calls)
-    for rubric, one, other in zip(written, votes[::2], votes[1::2], strict=True):
-        read = not isinstance(rubric.parsed, ParseFailure)
-        rubric.reward(WORTH, read * sum((*one, *other)) / (2 * asked))
+        calls += [judge_pair_by(task, roles, rubric, text, form, order, judgements) for order in orders]
+
+    results = await gather(calls)  # of each rubric two lists: which judgements of an order are right
+    for rubric, order_1, order_2 in zip(rubric_turns, results[::2], results[1::2], strict=True):
+        share_right = sum((*order_1, *order_2)) / (2 * judgements)
+        can_be_read = not isinstance(rubric.parsed, ParseFailure)
+        rubric.reward(WORTH, share_right if can_be_read else 0.0)
 
 
 def is_solution(task: Task, form: Form) -> bool:
@@ -154,19 +159,24 @@ def is_solution(task: Task, form: Form) -> bool:
 
 
 async def judge_pair_by(
-    task: Task, roles: Roles, rubric: Turn, text: str, form: Form, sides: tuple[Turn, Turn], asked: int
+    task: Task, roles: Roles, rubric: Turn, text: str, form: Form, order: tuple[Turn, Turn], judgements: int
 ) -> list[bool]:
-    """Which judgements of one order, or of the first reply, are right."""
-    fields = fields_for_judge(roles, form, *sides)
-    fields |= guarded_fields(fields["nonce"], rubric=text) if "nonce" in fields else {"rubric": text}
-    group = f"{rubric.id} {sides[0].id}"
-    judgements = await roles.judge.many(asked, group=group, parent=rubric, problem=task.prompt, **fields)
-    truth = CORRECT.require(sides[0])
-    for turn in judgements:
-        turn.add_metadata(CORRECT, truth)
+    """Which judgements of one order of the replies, or of the first reply alone, are right."""
+    reply_a, reply_b = order
+    fields = fields_for_judge(roles, form, reply_a, reply_b)
+    if "nonce" in fields:
+        fields |= guarded_fields(fields["nonce"], rubric=text)
+    else:
+        fields["rubric"] = text
+
+    group = f"{rubric.id} {reply_a.id}"
+    turns = await roles.judge.many(judgements, group=group, parent=rubric, problem=task.prompt, **fields)
+    label = CORRECT.require(reply_a)
+    for turn in turns:
+        turn.add_metadata(CORRECT, label)
         show_verdict(turn)
-        turn.reward(VERDICT, verdict_reward(turn, truth, "sign"))
-    return [is_right(turn, truth) for turn in judgements]
+        turn.reward(VERDICT, verdict_reward(turn, label, "sign"))
+    return [is_right(turn, label) for turn in turns]
 
 
 @recipe(reads="pairs", kl=0.0)
@@ -178,12 +188,12 @@ def rubric_judge(
     writer_model: str | None = None,  # initial weights of the writer; by default the judge's model
     writer_lr: float = 2e-4,  # learning rate of the writer
     ratio: tuple[int, int] = (5, 5),  # steps of the judge and of the writer, in turn
-    asked: int = 2,  # judgements of each order, or of each reply, that a rubric of the writer's steps is worth
+    judgements: int = 2,  # judgements of each order, or of each reply, that a rubric of the writer's steps is worth
     votes: int = 4,  # rubrics of a held-out pair, each with one judgement of each order, or of each reply
-    max_tokens: int = 1024,  # of prompt and reply together; pairs with a longer one are left out and counted
+    max_tokens: int = 1024,  # tokens of prompt and reply, at most; pairs with a longer one are left out and counted
 ) -> Recipe:
     check_pairs("rubric_judge", run.problems)
-    at_least(1, "rubric_judge", asked=asked, votes=votes)
+    at_least(1, "rubric_judge", judgements=judgements, votes=votes)
     at_least(2, "rubric_judge", group_size=run.group_size)
     if judge == "frozen" and writer != "trained":
         raise ConfigError(
@@ -200,7 +210,7 @@ def rubric_judge(
         )
 
     form: Form = "steps" if short else "rmr1"
-    protocol = partial(judge_by_rubrics, form=form, most=max_tokens)
+    protocol = partial(judge_by_rubrics, form=form, max_tokens=max_tokens)
     if judge == "trained":
         policies = {"judge": run.learner(), **run.reference_policies()}
     else:
@@ -216,13 +226,13 @@ def rubric_judge(
     if judge == "trained":
         learn_to_judge = GRPO(reward_weights={VERDICT: 1.0}, kl=run.kl_penalty())
         objectives["judge"] = Objective(policy="judge", role="judge", algorithm=learn_to_judge)
-        judging = partial(protocol, asked=run.group_size)
+        judging = partial(protocol, judgements=run.group_size)
         phases.append(Phase(name="judge", protocol=judging, objectives=("judge",), group_size=1))
         steps.append(steps_of_judge)
     if writer == "trained":
         learn_to_write = GRPO(reward_weights={WORTH: 1.0})
         objectives["writer"] = Objective(policy="writer", role="writer", algorithm=learn_to_write)
-        writing = partial(protocol, rubrics=run.group_size, asked=asked)
+        writing = partial(protocol, rubrics=run.group_size, judgements=judgements)
         phases.append(Phase(name="writer", protocol=writing, objectives=("writer",), group_size=1))
         steps.append(steps_of_writer)
 
@@ -234,21 +244,20 @@ def rubric_judge(
     if writer == "none":
         policies["writer"] = program(say_nothing, tokens_of="judge")
         roles["writer"] = Role(policy="writer", prompt="{problem}", sampling=Sampling(max_tokens=1))
-    graded = writer != "none" and is_solution(run.problems.get("train", 0), form)
-    made = run.recipe(
+    measures = [measure_judged_pairs(combine="mean", keep=0, compares=not short), measure_verifier("judge")]
+    writes_solutions = writer != "none" and is_solution(run.problems.get("train", 0), form)
+    if writes_solutions:
+        measures.append(measure_solver("writer", 1))
+    rubric_recipe = run.recipe(
         "rubric_judge",
         policies=policies,
         roles=roles,
         objectives=objectives,
         schedule=alternate(*phases, ratio=tuple(steps)),
         evaluate=protocol,
-        measures=(
-            judging_pairs(combine="mean", keep=0, compares=not short),
-            measure_verifier("judge"),
-            *((measure_solver("writer", 1),) if graded else ()),
-        ),
+        measures=tuple(measures),
     )
-    return replace(made, evaluation=replace(made.evaluation, group_size=votes))
+    return replace(rubric_recipe, evaluation=replace(rubric_recipe.evaluation, group_size=votes))
 
 
 def judge_role(policy: str, model: str) -> Role:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.conftest import (  # noqa: F401
     other,
+    pytest_collection,
     pytest_itemcollected,
     pytest_make_parametrize_id,
     pytest_runtest_setup,

@@ -32,7 +32,7 @@ from cotrain.formats.solutions import parse_solution, write_solution
 from cotrain.grading.fences import program_of
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import RolloutRunner, grade_async
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
 from tests.sentences import refuses
@@ -156,7 +156,7 @@ def played(source, programs, texts, **options):
         "solver": Role(policy="coder", prompt="{problem}", sampling=sampling, parse=parse_solution),
         "tester": Role(policy="tester", prompt="{problem}\n{solution}\nTest:", sampling=sampling, parse=parse_tests),
     }
-    executor = RolloutRunner(spoken(speak), dict.fromkeys(said, ByteRenderer()), roles, 0, grader=grade_async)
+    executor = RolloutRunner(spoken(speak), dict.fromkeys(said, ByteRenderer()), roles, 0)
     play = partial(write_and_test, programs=len(programs), **options)
     [episode] = executor.collect(play, [source.get("train", 0)], step=0, group_size=1)
     assert episode.failure is None, episode.failure

@@ -59,7 +59,7 @@ def in_turn(*texts):
 def test_a_rubric_is_worth_the_share_of_right_judgements_with_it():
     """A useful one is worth 1, a useless one ½, since both orders are judged, one that cannot be read 0."""
     texts = "<rubric>It must be right.</rubric>", "Hm.\n<rubric>It is short.</rubric>", "none"
-    traces = played(rubric_judge(asked=2, **CHAT), writer=in_turn(*texts), judge=by_the_rubric)
+    traces = played(rubric_judge(judgements=2, **CHAT), writer=in_turn(*texts), judge=by_the_rubric)
     assert [signals(t) for t in traces["writer"]] == [{"worth": 1.0}, {"worth": 0.5}, {"worth": 0.0}]
     judged = {id_of: [t for t in traces["judge"] if t.parent == id_of] for id_of in {t.parent for t in traces["judge"]}}
     assert {len(mine) for mine in judged.values()} == {4} and len(judged) == 3
@@ -107,7 +107,7 @@ def test_each_has_its_turns_and_controls_stop_one():
     assert [made.schedule.phase_at(step).name for step in range(6)] == ["judge", "judge", "writer"] * 2
     assert [made.schedule.phase_at(step).objectives for step in (0, 2)] == [("judge",), ("writer",)]
     options = [phase.options for phase in made.schedule.phases]
-    assert [(o.get("rubrics", 1), o["asked"]) for o in options] == [(1, 3), (3, 2)]
+    assert [(o.get("rubrics", 1), o["judgements"]) for o in options] == [(1, 3), (3, 2)]
     assert [set(rubric_judge(**SMALL, **{side: "frozen"}).objectives) for side in ("judge", "writer")] == [
         {"writer"},
         {"judge"},
@@ -167,7 +167,7 @@ def test_preferences_of_a_file_are_judged(tmp_path):
         ({"judge": "frozen", "writer": "frozen"}, "E_NOBODY_LEARNS: judge=frozen | writer=frozen"),
         ({"judge": "frozen", "writer": "none"}, "E_NOBODY_LEARNS: judge=frozen | writer=none"),
         ({"writer_model": "some/chat-model"}, "E_MODELS_OF_TWO_KINDS: 'some/chat-model'"),
-        ({"asked": 0}, "E_OPTION_RANGE: asked is 0"),
+        ({"judgements": 0}, "E_OPTION_RANGE: judgements is 0"),
         ({"group_size": 1}, "E_OPTION_RANGE: group_size is 1"),
         ({"ratio": (0, 0)}, "E_SCHEDULE_RATIO: ratio (0, 0)"),
     ],

@@ -40,7 +40,7 @@ from cotrain.prompts.templates import fields_of
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.reviews import show_verdict
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import Roles, RolloutRunner
+from cotrain.rollout.runner import BatchProgress, JointProgress, Roles, RolloutRunner
 from cotrain.runs import opening
 from cotrain.runs.directory import RunDirectory, resolved_json
 from cotrain.storage import checkpoints
@@ -221,7 +221,7 @@ def wrong_solutions(
 def _draw_wrong(trainer: CoTrainer, solver: Role, tasks: Sequence[Task], split: str, say: Say) -> list[tuple[int, str]]:
     """The wrong solutions that the solver wrote, each with the place of its problem."""
     runner = trainer.make_runner(evaluation_seed(trainer.recipe.seed), roles={**trainer.recipe.roles, "solver": solver})
-    runner.progress = lambda total: ProgressPrinter(total, "{} solutions drawn", say).add
+    runner.progress = BatchProgress("{} solutions drawn", say)
     episodes = runner.collect(
         solve_one, tasks, step=EVALUATION_STEP, split=f"attack/{split}", group_size=SOLUTIONS_EACH
     )
@@ -273,7 +273,7 @@ def judge_attempts(
     outcomes: list[AttemptOutcome] = []
     kind = "changed" if attempts and attempts[0].injection is not None else "ordinary"
     progress = pace or ProgressPrinter(len(attempts), f"{{}} {kind} solutions", say)
-    runner.progress = lambda total: progress.add
+    runner.progress = JointProgress(progress)
     for start in range(0, len(attempts), CHUNK):
         chunk = attempts[start : start + CHUNK]
         make = partial(

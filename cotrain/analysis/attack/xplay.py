@@ -41,6 +41,7 @@ from cotrain.core.verbosity import ProgressPrinter
 from cotrain.formats.solutions import Solution
 from cotrain.metrics.clusters import Share, Statistic, make_figure
 from cotrain.metrics.verdicts import MCC, best_is_right, confusion_counts, rate_statistics
+from cotrain.rollout.runner import JointProgress
 from cotrain.runs import opening
 from cotrain.runs.changes import recipe_to_measure
 from cotrain.runs.directory import RunDirectory, resolved_json
@@ -268,7 +269,7 @@ def _draw_graded(
     """Solutions whose truth is known: the place of the problem, who wrote it, what, and whether it is right."""
     trainer = opening.load_trainer(point.run, recipe=recipe, step=point.step, device=device)
     runner = trainer.make_runner(evaluation_seed(recipe.seed))
-    runner.progress = None if pace is None else lambda total: pace.add
+    runner.progress = None if pace is None else JointProgress(pace)
     episodes = runner.collect(solve_one, tasks, step=EVALUATION_STEP, split=f"xplay/{split}", group_size=n)
     check_measured(f"problems of {split}", episodes, runner.set_aside)
     trainer.close()

@@ -41,7 +41,7 @@ from cotrain.core.errors import DataError, UserError
 from cotrain.core.seeding import seed_of
 from cotrain.core.statistics import Estimate, Z, independent_difference, wilson_interval
 from cotrain.core.verbosity import count_of
-from cotrain.data.columns import lines_of, object_of
+from cotrain.data.row_files import lines_of, object_of
 from cotrain.formats.answers import answer_in
 from cotrain.runs.foreign_files import ForeignRollout, ForeignRun, truth_of
 

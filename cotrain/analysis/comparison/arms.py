@@ -13,8 +13,9 @@ from cotrain.config.override import override
 from cotrain.config.policies import Learning
 from cotrain.config.recipe import Recipe, check_due, check_problems
 from cotrain.config.registry import find_recipe, make_recipe
-from cotrain.core.errors import ConfigError, UserError
+from cotrain.core.errors import ConfigError, UnknownName, UserError, current_name, nearest_name
 from cotrain.reports.compare_words import slug_of
+from cotrain.runs.check_tools import check_tools
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,17 @@ SET_BY_COMPARISON = {  # parameter → how a comparison sets it
     "evaluate_every": "--evaluate-every",
     "evaluation_tasks": "--set evaluation.tasks=N",
     "tasks": "--tasks and --data",
+    "data": "--data",
+    "operations": "--operations",
+    "lenient": "--lenient",
+    "answer_format": "--answer-format",
+    "steps_as": "--steps-as",
+    "prompt": "--prompt",
+    "verdict": "--verdict",
+    "verifier_prompt": "--verifier-prompt",
+    "device": "--device",
+    "threads": "--threads",
+    "checkpoint_every": "--checkpoint-every",
 }
 
 
@@ -76,16 +88,34 @@ def parse_arm(text: str) -> Arm:
     return make_arm(text, head, arguments)
 
 
-def make_arm(label: str, target: str, arguments: Mapping[str, Any], overrides: Sequence[str] = ()) -> Arm:
-    """An arm that does not set what a comparison sets."""
+def make_arm(
+    label: str,
+    target: str,
+    arguments: Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    set_by: Mapping[str, str] = SET_BY_COMPARISON,
+) -> Arm:
+    """An arm that does not set what a comparison sets. ``set_by``: each such parameter → how it is set."""
     set_names = [setting.partition("=")[0].strip() for setting in overrides]
     for name in [*arguments, *set_names]:
-        if name in SET_BY_COMPARISON:
+        today = current_name(name, set_by) or name
+        if today in set_by:
             raise ConfigError(
-                f"arm {label!r}: {name} is the same for every arm; leave it out and give {SET_BY_COMPARISON[name]}",
+                f"arm {label!r}: {name} is the same for every arm; leave it out and give {set_by[today]}",
                 code="E_ARM_SETS_COMPARISON",
             )
     return Arm(label=label, target=target, arguments=arguments, overrides=tuple(overrides))
+
+
+def _check_parameters(arm: Arm) -> None:
+    """Raise UnknownName for a parameter that the recipe of an arm does not have: the recipe's that was meant, or what a
+    comparison sets."""
+    taken = find_recipe(arm.target).taken
+    for name in arm.arguments:
+        near = nearest_name(name, [*taken, *SET_BY_COMPARISON])
+        if name not in taken and near in SET_BY_COMPARISON and near not in taken:
+            raise UnknownName(f"parameter of {arm.target}", name, [*taken, *SET_BY_COMPARISON])
 
 
 def _parse_value(text: str) -> Any:
@@ -115,8 +145,10 @@ def recipe_of_arm(arm: Arm, source: Mapping[str, Any], overrides: Sequence[str],
     """Return the recipe that an arm will run, so that an error in it is reported before anything has been run.
     ``begun``: its runs are there, with the schedule that the recipe had then."""
     try:
+        _check_parameters(arm)
         recipe = override(make_recipe(arm.target, {**arm.arguments, **source}), [*overrides, *arm.overrides])
         check_problems(recipe)
+        check_tools(recipe)
         if not begun:
             has_warmup = "warmup" in find_recipe(arm.target).taken
             warmup_flag = f"{arm.target}:warmup=" if has_warmup else ""

@@ -38,7 +38,7 @@ from cotrain.analysis.comparison.plan import ComparisonPlan
 from cotrain.analysis.comparison.rates import choose_rates, rate_settings
 from cotrain.analysis.comparison.runs import collect_run, run_command
 from cotrain.analysis.comparison.waves import RunKey, run_at_equal_cost
-from cotrain.core.errors import ConfigError
+from cotrain.core.errors import ConfigError, current_name
 from cotrain.core.input_files import read_regular
 from cotrain.core.threads import usable_cores
 from cotrain.data.few_problems import few_tested_note
@@ -66,7 +66,13 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
     recipes = plan.make_recipes(arms)
     task_flags = plan.problem_arguments
     source = plan.task_argument()
-    how = AnswerFormat(**{field.name: getattr(plan, field.name) for field in fields(AnswerFormat)})
+    how = AnswerFormat(
+        answer=plan.answer_format,
+        prompt=plan.prompt,
+        steps_as=plan.steps_as,
+        verdict=plan.verdict,
+        verifier_prompt=plan.verifier_prompt,
+    )
     begun_labels = {arm.label for arm in arms if (plan.out / arm.slug).exists()}
     for note in {note: None for recipe in recipes.values() for note in few_tested_note(recipe.tasks)}:
         say(note)
@@ -195,8 +201,8 @@ def claim_directory(plan: ComparisonPlan, arms: Sequence[Arm]) -> None:
             f"{path} is damaged ({error}); restore it, or choose another --out", code="E_COMPARISON_DAMAGED"
         ) from error
     if saved is not None:
-        # a setting that is newer than it
-        saved = {f.name: f.default for f in fields(ComparisonPlan) if f.name in names} | saved
+        newer_settings = {f.name: f.default for f in fields(ComparisonPlan) if f.name in names}
+        saved = newer_settings | {current_name(name, names) or name: value for name, value in saved.items()}
     if saved is not None and _settings_by_name({**saved, "arms": settings["arms"]}) != _settings_by_name(settings):
         changed = sorted(name for name in {*saved, *settings} - {"arms"} if saved.get(name) != settings.get(name))
         old_values = ", ".join(f"{name} {json.dumps(saved.get(name))}" for name in changed)

@@ -47,7 +47,7 @@ class ComparisonPlan:
     data: str | None = None
     operations: tuple[int, int] | None = None
     lenient: bool = False
-    answer: str | None = None  # this and the next four, for every arm: as of ``AnswerFormat``
+    answer_format: str | None = None  # this and the next four, for every arm: as the flags of ``cotrain compare``
     prompt: str | None = None
     steps_as: str | None = None
     verdict: str | None = None

@@ -41,10 +41,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cotrain.analysis.comparison.arms import Arm, distinct_arms, make_arm
+from cotrain.analysis.comparison.arms import SET_BY_COMPARISON, Arm, distinct_arms, make_arm
 from cotrain.analysis.comparison.plan import ComparisonPlan
+from cotrain.config.registry import find_recipe
 from cotrain.core.arguments import fits_hint, hints_of, kind_of
-from cotrain.core.errors import ConfigError, DataError, UnknownName
+from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError, nearest_name
 from cotrain.core.input_files import MOST_HANDWRITTEN, content_of_file, read_toml
 from cotrain.reports.compare_words import slug_of
 
@@ -54,6 +55,15 @@ PART_KEYS = tuple(
     for f in dataclasses.fields(ComparisonPlan)
     if f.name not in ("arms", "out", "measure", "workers", "device", "changed_code")
 )
+ARM_KEYS = ("recipe", "overrides")  # of an arm; the others are parameters of its recipe
+SET_BY_STUDY = {name: f"the study's key {name}" for name in SET_BY_COMPARISON}  # as a comparison sets it by a flag
+SET_BY_STUDY |= {
+    "seed": "the study's key seeds",
+    "steps": "the study's key batches",
+    "evaluation_tasks": 'overrides = ["evaluation.tasks=N"] above the arms',
+    "tasks": "the study's keys tasks and data",
+    "device": "--device of `cotrain study`",
+}
 GATE_PLACES = ("start", "end", "gain")
 SINGLE_PART = "all"  # the part of a study without parts
 
@@ -149,8 +159,10 @@ def read_study(path: Path, *, workers: int | None = None, device: str = "cpu", c
 
 def _read_arm(path: Path, name: str, spec: Any, model: Any) -> Arm:
     if not isinstance(spec, Mapping) or not isinstance(spec.get("recipe"), str):
+        mistyped = nearest_name("recipe", spec) if isinstance(spec, Mapping) else None
+        found = f", but {mistyped!r}" if mistyped else ""
         raise ConfigError(
-            f'{path}: arm {name!r} has no recipe; write recipe = "grpo" below [arms.{name}]', code="E_STUDY_ARM"
+            f'{path}: arm {name!r} has no recipe{found}; write recipe = "grpo" below [arms.{name}]', code="E_STUDY_ARM"
         )
     overrides = spec.get("overrides", [])
     if not isinstance(overrides, list) or not all(isinstance(one, str) for one in overrides):
@@ -162,9 +174,20 @@ def _read_arm(path: Path, name: str, spec: Any, model: Any) -> Arm:
     if model is not None:
         arguments["model"] = model
     for key, value in spec.items():
-        if key not in ("recipe", "overrides"):
+        if key not in ARM_KEYS:
+            _check_parameter_key(path, name, spec["recipe"], key)
             arguments[key] = _as_tuple(value)
-    return make_arm(name, spec["recipe"], arguments, overrides)
+    return make_arm(name, spec["recipe"], arguments, overrides, set_by=SET_BY_STUDY)
+
+
+def _check_parameter_key(path: Path, arm: str, recipe: str, key: str) -> None:
+    """Raise UnknownName for a key of an arm that is no parameter of its recipe and is meant to be another key."""
+    try:
+        taken = find_recipe(recipe).taken
+    except UserError:
+        return  # the arm's recipe is refused when it is built
+    if key not in taken and nearest_name(key, [*taken, *ARM_KEYS]) in ARM_KEYS:
+        raise UnknownName(f"key of arm {arm!r} of study {path.name}", key, [*taken, *ARM_KEYS])
 
 
 def _as_tuple(value: Any) -> Any:

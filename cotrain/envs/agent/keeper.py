@@ -1,11 +1,13 @@
-"""Runs one command and ends all that it has started: ``python keeper.py MARK COMMAND …``, a file for itself.
+"""Runs one command and kills all processes that it has started: ``python keeper.py COMMAND …``. Imports nothing of the
+package.
 
-The command, and whatever it leaves behind, are children of this process (``PR_SET_CHILD_SUBREAPER``): also a daemon
-that has cleared its environment and gone into a session of its own. When the command ends, when this process is asked
-to end, and when the run is gone, all of them are killed, and those that these have started meanwhile, until none is
-left. Where somebody has killed this process itself, the run looks for processes with the rollout's mark.
+All processes that the command starts become children of this process when their own parent ends
+(``PR_SET_CHILD_SUBREAPER``), also a daemon that has cleared its environment and gone into a session of its own. They
+are killed, until none is left, when the command ends, when this process gets SIGTERM, and when the run is gone. Where
+somebody has killed this process itself, the run looks for processes with the rollout's key in their environment
+(``program.py``).
 
-Left out: systems without ``prctl``, where only the mark is left.
+Left out: systems without ``prctl``, where only that search is left.
 """
 
 import contextlib
@@ -60,10 +62,10 @@ def _become_command(words: list[str]) -> None:
 
 
 def _wait_for(child: int) -> int:
-    """The wait status of the command; what else ends meanwhile is only reaped."""
+    """The wait status of the command. Other children that end before it are reaped."""
     while True:
-        ended, status = os.waitpid(-1, 0)
-        if ended == child:
+        pid, status = os.waitpid(-1, 0)
+        if pid == child:
             return status
 
 
@@ -76,11 +78,17 @@ def end_children() -> None:
             with contextlib.suppress(OSError):
                 os.kill(child, signal.SIGKILL)
         try:
-            while os.waitpid(-1, os.WNOHANG)[0]:
+            while has_reaped_child():
                 pass
-        except ChildProcessError:
+        except ChildProcessError:  # there is no child any more
             return
         time.sleep(0.002)
+
+
+def has_reaped_child() -> bool:
+    """Reap a child that has ended; False where all of them are still running. Raises ChildProcessError for none."""
+    pid, _ = os.waitpid(-1, os.WNOHANG)
+    return pid != 0
 
 
 def children_of(parent: int) -> list[int]:
@@ -89,7 +97,10 @@ def children_of(parent: int) -> list[int]:
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat", "rb") as file:
-                if int(file.read().rpartition(b")")[2].split()[1]) == parent:
+                # "PID (NAME) STATE PARENT …", and a name may have brackets and spaces.
+                _, _, behind_name = file.read().rpartition(b")")
+                _, parent_text, *_ = behind_name.split()
+                if int(parent_text) == parent:
                     children.append(int(name))
     return children
 

@@ -1,10 +1,10 @@
-"""Whose process asks: a key that is used by a program of another rollout is refused.
+"""Tells which rollout's program has sent a request, so that a key in the hands of another rollout's program is refused.
 
-Programs of one user can read each other's environment, and with it the key of another rollout. What is sampled for such
-a request would be learned as that rollout's. So the server looks once, for each connection and key, whether the
-connection is held by a process that another rollout has started. A connection that nobody holds any more, because its
-program has left after sending, cannot be told apart and is refused: nobody would read the answer. Who asks from
-elsewhere (a container, a program on this machine) is not looked at.
+Programs of one user can read each other's environment, and with it the key of another rollout. The tokens of such a
+request would be learned as that rollout's. So the server checks once, for each connection and key, whether a process
+that another rollout has started holds the connection. A connection that no process holds any more is refused: its
+program has left after sending, and nobody would read the answer. Requests from elsewhere (a container, a program that
+no rollout has started) are let through.
 
 Left out: systems without ``/proc``, and agents that are functions, which share the process of the run.
 """
@@ -37,22 +37,25 @@ def is_held_by(sockets: Collection[str], roots: Collection[int]) -> bool:
 
 
 def _inodes_between(client_port: int, server_port: int) -> Iterator[str]:
-    own_end, other_end = f":{client_port:04X}", f":{server_port:04X}"
+    client_end = f":{client_port:04X}"
+    server_end = f":{server_port:04X}"
     for table in TABLES:
         with suppress(OSError):
             for line in table.read_text().splitlines()[1:]:
                 _, local, remote, *_, inode = line.split()[:10]
                 is_held = inode != "0"
-                if is_held and local.endswith(own_end) and remote.endswith(other_end):
+                if is_held and local.endswith(client_end) and remote.endswith(server_end):
                     yield inode
 
 
 def _with_descendants(roots: Collection[int]) -> set[int]:
     parents = {process.pid: process.parent_pid for process in process_list()}
-    processes = set(roots)
-    while more := {pid for pid, parent in parents.items() if parent in processes} - processes:
-        processes |= more
-    return processes
+    family = set(roots)
+    generation = set(roots)
+    while generation:
+        generation = {pid for pid, parent in parents.items() if parent in generation} - family
+        family |= generation
+    return family
 
 
 def _holds(pid: int, inodes: Collection[str]) -> bool:

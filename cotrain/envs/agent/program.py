@@ -1,11 +1,11 @@
 """The program of an agent: a function of the user's, or a command, run for one rollout in a thread of its own.
 
 A command has the problem on its standard input and prints its answer; ``OPENAI_BASE_URL`` and ``OPENAI_API_KEY``, which
-clients of OpenAI's read by themselves, are in its environment. It ends with its rollout, and with it all that it has
-started (``keeper.py``). It may print ``MOST_PRINTED`` bytes, and an answer has as many characters as a model's text.
-What it writes to standard error is shown in the terminal line by line, without control characters: the first
-``MOST_COMPLAINED`` bytes of a rollout, and ``MOST_SHOWN`` of all. Left out: ending a plain function, which nothing can
-end, and what a function writes to standard error, which is the run's own.
+clients of OpenAI's read by themselves, are in its environment. When its rollout ends, it is ended with all processes
+that it has started (``keeper.py``). It may print ``MAX_PRINTED`` bytes, and an answer may have ``MAX_CHARS``
+characters. Its standard error is shown in the terminal line by line, without control characters: the first
+``MAX_ERROR_BYTES`` of a rollout, and ``MAX_ERROR_BYTES_OF_ALL`` of all rollouts. Left out: ending a plain function,
+which nothing can end, and the standard error of a function, which is the run's own.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ from cotrain.core.verbosity import print_notice
 from cotrain.formats.solutions import MAX_CHARS
 from cotrain.grading.step_checker import end_marked
 
-MOST_PRINTED = 1 << 20  # bytes of a command; one that prints more is ended
-MOST_COMPLAINED = 1 << 12  # bytes of a rollout's standard error that are shown
-MOST_SHOWN = 1 << 20  # the same of all rollouts of this process
-READING_S = 1.0  # that the rest of a standard error is waited for, once its program has ended
+MAX_PRINTED = 1 << 20  # bytes of a command; one that prints more is ended
+MAX_ERROR_BYTES = 1 << 12  # of one rollout's standard error that are shown
+MAX_ERROR_BYTES_OF_ALL = 1 << 20  # of the standard errors of all rollouts of this process
+ERROR_PATIENCE_S = 1.0  # for the rest of a standard error, once its program has ended
 KEEPER = Path(__file__).with_name("keeper.py")
-KEEPING_S = 3.0  # that the keeper has to end everything
+KEEPER_PATIENCE_S = 3.0  # for the keeper to end all processes
 Agent = Callable[[str, str, str], Any]  # (problem, base_url, api_key) → the answer, or a coroutine of it
 
 
 class AgentFailed(Exception):
-    """Why a rollout came to nothing: a short phrase that is the same for equal failures."""
+    """A rollout without a reward. The message is a short phrase, the same for equal failures, which are counted by
+    it."""
 
 
 def find_program(agent: Agent | None, command: str | None) -> Agent | Sequence[str]:
@@ -62,7 +63,7 @@ def find_program(agent: Agent | None, command: str | None) -> Agent | Sequence[s
 
 
 class ProgramRun:
-    """One run of a program, which begins at once."""
+    """One run of a program, in a thread that the constructor starts."""
 
     def __init__(
         self,
@@ -76,11 +77,11 @@ class ProgramRun:
         """``on_end``: called in the program's thread; ``folder``: the working directory of a command."""
         self._key = key
         self._on_end = on_end
-        self._stopped = False
+        self._is_stopped = False
         self._folder = folder
-        self._result: Any = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._cancel: Callable[[], object] | None = None
+        self._result: Any = None  # what the program returned or raised
+        self._process: subprocess.Popen[bytes] | None = None  # of a command
+        self._cancel: Callable[[], object] | None = None  # ends a coroutine
         run = partial(self._run_program, program, (problem, base_url, key))
         threading.Thread(target=run, name="cotrain-agent", daemon=True).start()
 
@@ -100,8 +101,8 @@ class ProgramRun:
         return self._result
 
     def stop(self) -> None:
-        """End it with all that it started."""
-        self._stopped = True
+        """End the program with all processes that it has started."""
+        self._is_stopped = True
         if self._process is not None:
             _end_process(self._process, f"OPENAI_API_KEY={self._key}")
         if self._cancel is not None:
@@ -126,17 +127,20 @@ class ProgramRun:
         task = asyncio.current_task()
         assert task is not None
         self._cancel = partial(loop.call_soon_threadsafe, task.cancel)
-        return None if self._stopped else await program(*credentials)
+        if self._is_stopped:  # ``stop`` was called before there was anything to cancel
+            return None
+        return await program(*credentials)
 
     def _run_command(self, words: Sequence[str], problem: str, base_url: str, key: str) -> str:
         """Run the command. Returns the text that it prints."""
         environment = os.environ | {"OPENAI_BASE_URL": base_url, "OPENAI_API_KEY": key}
-        with tempfile.TemporaryFile() as question:  # which an agent may read as slowly as it likes, or not at all
-            question.write(problem.encode("utf-8", "replace"))
-            question.seek(0)
+        # A file as standard input, and no pipe: nobody has to wait for an agent that reads slowly, or not at all.
+        with tempfile.TemporaryFile() as input_file:
+            input_file.write(problem.encode("utf-8", "replace"))
+            input_file.seek(0)
             process = self._process = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(KEEPER), *words],
-                stdin=question,
+                stdin=input_file,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=environment,
@@ -144,74 +148,73 @@ class ProgramRun:
                 start_new_session=True,
             )
 
-        complaints = threading.Thread(
-            target=_show_complaints, args=(process,), name="cotrain-agent-errors", daemon=True
-        )
-        complaints.start()
-        if self._stopped:
+        error_reader = threading.Thread(target=_show_errors, args=(process,), name="cotrain-agent-errors", daemon=True)
+        error_reader.start()
+        if self._is_stopped:  # ``stop`` was called before there was a process to end
             self.stop()
-        printed = _read_at_most(process, MOST_PRINTED)
-        if printed is None:
+        output = _read_output(process, MAX_PRINTED)
+        if output is None:
             self.stop()
             raise AgentFailed("agent: too much output")
         code = process.wait()
-        complaints.join(READING_S)
+        error_reader.join(ERROR_PATIENCE_S)
         if code:
             raise AgentFailed(f"agent: exit code {code}")
-        return printed.decode("utf-8", "replace").strip()
+        return output.decode("utf-8", "replace").strip()
 
 
-def _read_at_most(process: subprocess.Popen[bytes], most: int) -> bytes | None:
-    """The output of a process until it ends; None where that is more than ``most`` bytes."""
+def _read_output(process: subprocess.Popen[bytes], max_bytes: int) -> bytes | None:
+    """The output of a process until it ends; None where it has more than ``max_bytes``."""
     assert process.stdout is not None
-    printed = bytearray()
-    while part := process.stdout.read1(1 << 16):  # type: ignore[attr-defined]
-        printed += part
-        if len(printed) > most:
+    output = bytearray()
+    while chunk := process.stdout.read1(1 << 16):  # type: ignore[attr-defined]
+        output += chunk
+        if len(output) > max_bytes:
             return None
-    return bytes(printed)
+    return bytes(output)
 
 
-class _Shown:
-    """The bytes of standard errors that were shown in this process."""
+class _ErrorBudget:
+    """Counts the bytes of standard errors that were shown in this process."""
 
     def __init__(self) -> None:
         self._total = 0
         self._lock = threading.Lock()
 
-    def take(self, wanted: int) -> int:
-        """The number, of so many bytes, that may still be shown; they count as shown."""
+    def take(self, n_bytes: int) -> int:
+        """How many of these bytes may still be shown; they count as shown."""
         with self._lock:
-            granted = min(wanted, MOST_SHOWN - self._total)
-            self._total += granted
-        return granted
+            n_granted = min(n_bytes, MAX_ERROR_BYTES_OF_ALL - self._total)
+            self._total += n_granted
+        return n_granted
 
 
-_SHOWN = _Shown()
+_ERROR_BUDGET = _ErrorBudget()
 
 
-def _show_complaints(process: subprocess.Popen[bytes]) -> None:
-    """Show the beginning of what a process writes to its standard error, and read the rest, so that it never waits."""
+def _show_errors(process: subprocess.Popen[bytes]) -> None:
+    """Show the beginning of a process's standard error. The rest is read, too, so that the process never waits for a
+    reader."""
     assert process.stderr is not None
-    left = MOST_COMPLAINED
-    begun = b""
+    budget = MAX_ERROR_BYTES
+    line_start = b""  # of a line whose end has not been read yet
     with suppress(OSError, ValueError):
-        while part := process.stderr.read1(1 << 16):  # type: ignore[attr-defined]
-            if not left:
+        while chunk := process.stderr.read1(1 << 16):  # type: ignore[attr-defined]
+            if not budget:
                 continue
-            shown = part[: _SHOWN.take(min(left, len(part)))]
-            *lines, begun = (begun + shown).split(b"\n")
+            n_shown = _ERROR_BUDGET.take(min(budget, len(chunk)))
+            *lines, line_start = (line_start + chunk[:n_shown]).split(b"\n")
             for line in lines:
                 _show_line(line)
-            left -= len(shown)
-            if len(shown) < len(part):
-                _show_line(begun)
+            budget -= n_shown
+            if n_shown < len(chunk):
+                _show_line(line_start)
                 _show_line(b"the rest of its standard error is not shown")
-                left = 0
-                begun = b""
+                budget = 0
+                line_start = b""
 
-        if begun:
-            _show_line(begun)
+        if line_start:
+            _show_line(line_start)
 
 
 def _show_line(line: bytes) -> None:
@@ -221,12 +224,15 @@ def _show_line(line: bytes) -> None:
 
 
 def _end_process(keeper: subprocess.Popen[bytes], mark: str) -> None:
-    """Ask the keeper to end all that it keeps. Where it was killed itself, or does not come to an end, whatever has the
-    rollout's mark in its environment is killed."""
+    """Ask the keeper to end all processes of the command.
+
+    Where the keeper was killed itself, or takes too long, each process is killed that has the ``mark`` in its
+    environment, VARIABLE=VALUE: the key of the rollout.
+    """
     if keeper.poll() is None:
         with suppress(ProcessLookupError):
             keeper.terminate()
         with suppress(subprocess.TimeoutExpired):
-            keeper.wait(KEEPING_S)
+            keeper.wait(KEEPER_PATIENCE_S)
     if keeper.poll() is None or keeper.returncode < 0:
         end_marked(mark, keeper)

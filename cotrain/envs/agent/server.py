@@ -29,7 +29,7 @@ from cotrain.envs.agent.rollout import Reply, Rollout
 from cotrain.formats.openai_requests import BadRequest, error_json, read_chat
 from cotrain.rollout.http_server import note_departure, receive_body, serve_application
 
-LOOK_S = 0.5  # between two looks at whether the agent still waits for its answer
+LOOK_S = 0.5  # seconds between two checks of whether the agent still waits for its answer
 
 
 class AgentServer:
@@ -37,7 +37,8 @@ class AgentServer:
 
     def __init__(self) -> None:
         self._rollouts: dict[str, Rollout] = {}
-        self._seen: dict[str, set[frozenset[str]]] = {}  # key → connections that are not of another rollout's program
+        # Key → the connections that were checked and belong to its own program, each by its sockets.
+        self._own_connections: dict[str, set[frozenset[str]]] = {}
         listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self._port = listener.getsockname()[1]
         self.base_url = f"http://127.0.0.1:{self._port}/v1"
@@ -46,18 +47,19 @@ class AgentServer:
             Route("/v1/models", self._list_models),
         ]
         app = Starlette(routes=routes, exception_handlers={ClientDisconnect: note_departure})
-        serve = partial(serve_application, app, listener, knows=self._knows)
+        serve = partial(serve_application, app, listener, knows=self._has_key)
         threading.Thread(target=serve, name="cotrain-agents", daemon=True).start()
 
     @contextmanager
     def admit(self, rollout: Rollout) -> Iterator[None]:
-        """Inside of the block requests with the rollout's key are answered."""
+        """While the block runs, requests with the rollout's key are answered."""
         self._rollouts[rollout.key] = rollout
-        self._seen[rollout.key] = set()
+        self._own_connections[rollout.key] = set()
         try:
             yield
         finally:
-            del self._rollouts[rollout.key], self._seen[rollout.key]
+            del self._rollouts[rollout.key]
+            del self._own_connections[rollout.key]
 
     async def _answer_chat(self, request: Request) -> Response:
         rollout = self._find_rollout(request)
@@ -65,7 +67,7 @@ class AgentServer:
             return _refusal(
                 BadRequest("the key is of no rollout that is played; send api_key", status=401, code="E_ROLLOUT_KEY")
             )
-        if await asyncio.to_thread(self._is_of_another, request, rollout):
+        if await asyncio.to_thread(self._is_from_other_rollout, request, rollout):
             return _refusal(
                 BadRequest(
                     "the key is of another rollout than the program that sent it", status=401, code="E_ROLLOUT_KEY"
@@ -74,17 +76,20 @@ class AgentServer:
         try:
             params = read_chat(await receive_body(request), tools=True)
             answer = asyncio.wrap_future(rollout.ask(params))
-            while not (await asyncio.wait({answer}, timeout=LOOK_S))[0]:
-                if await request.is_disconnected():
+            while not answer.done():
+                await asyncio.wait({answer}, timeout=LOOK_S)
+                if not answer.done() and await request.is_disconnected():
                     answer.cancel()
                     return Response(status_code=499)  # nobody is there to read it
             reply = answer.result()
         except UserError as error:
-            rollout.reject(error)
+            rollout.note_refusal(error)
             return _refusal(error)
 
         head = {"id": f"chatcmpl-{time.monotonic_ns()}", "created": int(time.time()), "model": params.model}
-        return _stream_of(head, reply, params.usage) if params.stream else _whole_answer(head, reply)
+        if params.stream:
+            return _stream_answer(head, reply, usage=params.usage)
+        return _whole_answer(head, reply)
 
     async def _list_models(self, request: Request) -> Response:
         rollout = self._find_rollout(request)
@@ -92,23 +97,24 @@ class AgentServer:
         models = [{"id": name, "object": "model", "created": 0, "owned_by": "cotrain"} for name in names]
         return JSONResponse({"object": "list", "data": models})
 
-    def _knows(self, authorization: str) -> bool:
+    def _has_key(self, authorization: str) -> bool:
         return _key_in(authorization) in self._rollouts
 
-    def _is_of_another(self, request: Request, rollout: Rollout) -> bool:
+    def _is_from_other_rollout(self, request: Request, rollout: Rollout) -> bool:
         """Whether a program of another rollout sends this request (``peers.py``)."""
-        pids = [other.pid for other in list(self._rollouts.values()) if other is not rollout]
-        others = [pid for pid in pids if pid is not None]
-        if request.client is None or not others or not peers.can_look():
+        pids = [running.pid for running in list(self._rollouts.values()) if running is not rollout]
+        other_pids = [pid for pid in pids if pid is not None]
+        if request.client is None or not other_pids or not peers.can_look():
             return False
         sockets = peers.sockets_between(request.client.port, self._port)
-        seen = self._seen.get(rollout.key, set())
-        if sockets in seen:
+        own_connections = self._own_connections.get(rollout.key, set())
+        if sockets in own_connections:
             return False
-        is_foreign = not sockets or peers.is_held_by(sockets, others)
-        if not is_foreign:
-            seen.add(sockets)
-        return is_foreign
+        has_no_holder = not sockets  # its program has left: it cannot be told whose it was
+        if has_no_holder or peers.is_held_by(sockets, other_pids):
+            return True
+        own_connections.add(sockets)
+        return False
 
     def _find_rollout(self, request: Request) -> Rollout | None:
         return self._rollouts.get(_key_in(request.headers.get("authorization", "")))
@@ -131,17 +137,25 @@ def _refusal(error: UserError) -> Response:
 
 
 def _usage(reply: Reply) -> dict[str, int]:
-    prompt, sampled = reply.prompt_tokens, reply.completion_tokens
-    return {"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled}
+    return {
+        "prompt_tokens": reply.prompt_tokens,
+        "completion_tokens": reply.completion_tokens,
+        "total_tokens": reply.prompt_tokens + reply.completion_tokens,
+    }
 
 
 def _message(reply: Reply) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": reply.text}
     if reply.calls:
-        texts = [{**call["function"], "arguments": json.dumps(call["function"]["arguments"])} for call in reply.calls]
-        calls = [{**call, "function": text} for call, text in zip(reply.calls, texts, strict=True)]
-        message |= {"content": reply.text or None, "tool_calls": calls}
+        message["content"] = reply.text or None
+        message["tool_calls"] = [_call_with_text(call) for call in reply.calls]
     return message
+
+
+def _call_with_text(call: dict[str, Any]) -> dict[str, Any]:
+    """A call of a tool with its arguments as the protocol sends them: as a text of JSON."""
+    function = call["function"]
+    return {**call, "function": {**function, "arguments": json.dumps(function["arguments"])}}
 
 
 def _whole_answer(head: dict[str, Any], reply: Reply) -> Response:
@@ -150,16 +164,16 @@ def _whole_answer(head: dict[str, Any], reply: Reply) -> Response:
     return JSONResponse({**head, "object": "chat.completion", "choices": [choice], "usage": _usage(reply)})
 
 
-def _stream_of(head: dict[str, Any], reply: Reply, usage: bool) -> Response:
-    """The whole answer in one piece, for clients that ask for a stream."""
-    whole = _message(reply)
-    for index, call in enumerate(whole.get("tool_calls", ())):
+def _stream_answer(head: dict[str, Any], reply: Reply, *, usage: bool) -> Response:
+    """The whole answer in one chunk, for clients that ask for a stream; the next chunk says how it ended."""
+    message = _message(reply)
+    for index, call in enumerate(message.get("tool_calls", ())):
         call["index"] = index
-    chunks: list[dict[str, Any]] = [
-        {"choices": [{"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}]}
-        for delta, finish in ((whole, None), ({}, reply.finish))
-    ]
-    chunks += [{"choices": [], "usage": _usage(reply)}] if usage else []
+    answer_choice = {"index": 0, "delta": message, "finish_reason": None, "logprobs": None}
+    end_choice = {"index": 0, "delta": {}, "finish_reason": reply.finish, "logprobs": None}
+    chunks: list[dict[str, Any]] = [{"choices": [answer_choice]}, {"choices": [end_choice]}]
+    if usage:
+        chunks.append({"choices": [], "usage": _usage(reply)})
     lines = [json.dumps({**head, "object": "chat.completion.chunk", **chunk}) for chunk in chunks]
     return Response("".join(f"data: {line}\n\n" for line in [*lines, "[DONE]"]), media_type="text/event-stream")
 

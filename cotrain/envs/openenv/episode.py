@@ -26,7 +26,7 @@ from cotrain.core.notes import CALLS, PROBLEM
 from cotrain.core.signals import gives
 from cotrain.core.types import NoGrader, RolloutFn, Task
 from cotrain.envs.openenv.instance import Instance, Observed
-from cotrain.envs.played import EARNED, MOST_SAID, pay_conversation
+from cotrain.envs.played import MAX_MESSAGE, SEAT_REWARD, pay_conversation
 from cotrain.formats.solutions import behind_thoughts
 from cotrain.prompts.render import Renderer, Rendering
 from cotrain.rollout.conversation import Conversation
@@ -109,7 +109,7 @@ def make_openenv_protocol(interface: Interface, turns: int) -> RolloutFn:
             talks[id(renderer)] = ToolTalk(interface, renderer)
         return talks[id(renderer)]
 
-    @gives(EARNED.to(SEAT))
+    @gives(SEAT_REWARD.to(SEAT))
     async def play_openenv(task: Task, roles: Roles) -> None:
         assert isinstance(task.grader, SeededEpisode)
         role = getattr(roles, SEAT)
@@ -223,9 +223,9 @@ class OneEpisode:
 
 def checked_length(text: str) -> str:
     """A text of the environment. Raises TooLong for more than is read."""
-    if len(text) > MOST_SAID:
+    if len(text) > MAX_MESSAGE:
         raise TooLong(
-            f"the environment says {len(text)} characters at once; at most {MOST_SAID} are read",
+            f"the environment says {len(text)} characters at once; at most {MAX_MESSAGE} are read",
             code="E_ENVIRONMENT_SAYS_TOO_MUCH",
         )
     return text

@@ -30,10 +30,11 @@ from cotrain.core.types import RolloutFn, Task
 from cotrain.core.user_code import INTERRUPTS, class_target, failure_of, load_class
 from cotrain.core.verbosity import count_of
 from cotrain.data.files import SPLITS, split_of
-from cotrain.envs.openenv.episode import SEAT, Interface, SeededEpisode, make_openenv_protocol
+from cotrain.envs.openenv.episode import SEAT, Interface, SeededEpisode, ToolTalk, make_openenv_protocol
 from cotrain.envs.openenv.fields import answer_field, prompt_field, split_address
 from cotrain.envs.openenv.instance import Instance, Observed, check_class, check_tools, require_openenv, run_now
 from cotrain.envs.played import Compare
+from cotrain.prompts.render import Rendering
 
 Value = TypeVar("Value")
 FEW = 20  # different prompts, up to which splits share them
@@ -116,6 +117,11 @@ class OpenEnvEpisodes:
         """The protocol that plays an episode. ``compare`` is of no account: all episodes of a task begin with the same
         words."""
         return make_openenv_protocol(self.interface, turns)
+
+    def check_can_call(self, renderer: Rendering) -> None:
+        """Raise ConfigError for a model that cannot call the environment's tools; ``renderer`` is the model's."""
+        if self.interface.tools:
+            ToolTalk(self.interface, renderer)
 
     # -- inside
 

@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError, install_extra
+from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError, first_line, install_extra
 from cotrain.core.types import RolloutFn, Task
 from cotrain.data.files import SPLITS, split_of
 from cotrain.envs.played import Compare
 from cotrain.envs.verifiers.seats import EnvironmentTask, make_environment_protocol, trainable_seats
 
-FEW = 20  # tasks
+FEW = 20  # with fewer tasks, all splits have all of them
 
 
 def load_environment(spec: str, config: Mapping[str, Any], limit: int) -> tuple[Any, list[Any]]:
@@ -40,15 +40,18 @@ def load_environment(spec: str, config: Mapping[str, Any], limit: int) -> tuple[
         environment = loaders.load_environment(loaders.resolve_env_config(settings))
         return environment, list(islice(environment.taskset, limit))
     except Exception as error:
-        first = (str(error).strip().splitlines() or [""])[0]
+        line = first_line(error)
         raise ConfigError(
-            f"environment {spec!r} cannot be loaded ({type(error).__name__}: {first})", code="E_ENVIRONMENT_NOT_LOADED"
+            f"environment {spec!r} cannot be loaded ({type(error).__name__}: {line})", code="E_ENVIRONMENT_NOT_LOADED"
         ) from error
 
 
 class Environments:
-    """The tasks of one environment. ``digest``: of the tasks when they were recorded. Raises what ``load_environment``
-    raises, and DataError for an environment without tasks, or whose tasks have changed."""
+    """The tasks of one environment.
+
+    ``digest``: hash of the tasks, as a run has recorded it; None: nothing is compared. Raises what ``load_environment``
+    raises, and DataError for an environment without tasks, or whose tasks have changed.
+    """
 
     def __init__(
         self, spec: str, config: Mapping[str, Any] | None = None, limit: int = 10_000, digest: str | None = None
@@ -56,15 +59,18 @@ class Environments:
         self.name = f"environment:{spec}"
         self._settings: dict[str, Any] = {"spec": spec, "config": dict(config or {}), "limit": limit}
         self.environment, rows = load_environment(spec, self._settings["config"], limit)
-        written = [row.data.model_dump_json() for row in rows]
         if not rows:
             raise DataError(f"{self.name}: no tasks", code="E_ENVIRONMENT_EMPTY")
-        few = len(rows) < FEW
-        self._rows = {}
-        for split in SPLITS:
-            self._rows[split] = [row for row, data in zip(rows, written, strict=True) if few or split_of(data) == split]
-        self.notes = [f"{self.name} has {len(rows)} tasks, so that none is held out"] if few else []
-        self._digest = hashlib.blake2b(json.dumps(written).encode(), digest_size=16).hexdigest()
+        row_texts = [row.data.model_dump_json() for row in rows]
+        self.notes: list[str] = []
+        self._rows: dict[str, list[Any]] = {split: [] for split in SPLITS}
+        if len(rows) < FEW:
+            self._rows = dict.fromkeys(SPLITS, rows)
+            self.notes.append(f"{self.name} has {len(rows)} tasks, so that none is held out")
+        else:
+            for row, text in zip(rows, row_texts, strict=True):
+                self._rows[split_of(text)].append(row)
+        self._digest = hashlib.blake2b(json.dumps(row_texts).encode(), digest_size=16).hexdigest()
         if digest is not None and digest != self._digest:
             raise DataError(
                 f"{self.name}: its tasks have changed since they were recorded; install the same version",

@@ -20,7 +20,7 @@ from cotrain.core.errors import ConfigError, TooLong
 from cotrain.core.notes import PROBLEM
 from cotrain.core.signals import gives
 from cotrain.core.types import NoGrader, RolloutFn, Task
-from cotrain.envs.played import EARNED, MOST_SAID, Compare, pay_conversation, pay_seat
+from cotrain.envs.played import MAX_MESSAGE, SEAT_REWARD, Compare, pay_conversation, pay_seat
 from cotrain.rollout.conversation import Conversation
 from cotrain.rollout.runner import Roles
 
@@ -36,20 +36,20 @@ class EnvironmentTask(NoGrader):
 class Seat:
     """An agent of the environment, as its ``run`` sees it."""
 
-    def __init__(
-        self, name: str, spec: Any, roles: Roles | None, finished: list[Any], turns: int, compare: str
-    ) -> None:
+    def __init__(self, name: str, spec: Any, roles: Roles | None, traces: list[Any], turns: int, compare: str) -> None:
+        """``traces``: those of the episode, to which the seat adds its own. ``turns``: most turns of a conversation.
+        ``roles``: None for a seat that is not played, only looked at."""
         self.name = name
         self.spec = spec
         self.roles = roles
-        self.finished = finished
+        self.traces = traces
         self.turns = min(turns, spec.max_turns or turns)
         self.compare = compare
-        self.trainable = True
-        self.conversations: list[tuple[Conversation, Any]] = []
+        self.trainable = True  # the environment's ``setup`` may set it to False
+        self.conversations: list[tuple[Conversation, Any]] = []  # each with its trace
 
     async def run(self, task: Any, **unused: Any) -> Any:
-        """The answer to the task's prompt; the finished trace."""
+        """Let the seat answer the task's prompt. Returns the trace."""
         async with self.interaction(task) as talk:
             await talk.turn()
         return talk.trace
@@ -66,11 +66,11 @@ class Seat:
         async with self.roles.busy():
             await task.score(trace)
         trace.ok = True
-        self.finished.append(trace)
+        self.traces.append(trace)
 
 
 class Interaction:
-    """A conversation of one seat, its trace, and who moves next: whoever holds it is the user."""
+    """A conversation of one seat, and its trace. The environment, which holds it, speaks as the user."""
 
     def __init__(self, seat: Seat, task: Any) -> None:
         import verifiers.v1 as vf
@@ -78,7 +78,7 @@ class Interaction:
 
         self._seat = seat
         self._task = task
-        self._over = False
+        self._is_over = False
         self._chat: Conversation | None = None
         self.trace = vf.Trace(
             task=vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash),
@@ -87,19 +87,22 @@ class Interaction:
         )
 
     async def turn(self, message: Any = None) -> Any:
-        """Return the seat's reply to ``message``, or, with none, to the task's own prompt (the first time). The segment
-        is ``terminated`` where the seat has no turn left, and where its conversation no longer fits the context."""
+        """Return the seat's reply to ``message``; None: to the task's own prompt.
+
+        The segment is ``terminated`` where the seat has no turn left, and where its conversation no longer fits the
+        context.
+        """
         import verifiers.v1 as vf
         from verifiers.v1.agent import Segment
 
         prompt = self._task.data.prompt_text if message is None else message_text(message)
-        if len(prompt) > MOST_SAID:
+        if len(prompt) > MAX_MESSAGE:
             raise TooLong(
-                f"the environment says {len(prompt)} characters at once; at most {MOST_SAID} are read",
+                f"the environment says {len(prompt)} characters at once; at most {MAX_MESSAGE} are read",
                 code="E_ENVIRONMENT_SAYS_TOO_MUCH",
             )
-        if self._over or self.trace.num_turns >= self._seat.turns:
-            self._over = True
+        if self._is_over or self.trace.num_turns >= self._seat.turns:
+            self._is_over = True
             self.trace.stop("max_turns")
             return Segment(messages=[], terminated=True)
         if self._chat is None:
@@ -107,22 +110,22 @@ class Interaction:
         else:
             self._chat.user(prompt)
         try:
-            said = await self._chat.say()
+            turn = await self._chat.say()
         except TooLong:
             if not self._chat.turns:
                 raise
-            self._over = True
+            self._is_over = True
             self.trace.stop("context_length")
             return Segment(messages=[], terminated=True)
 
-        reply = vf.AssistantMessage(content=said.text)
-        last = len(self.trace.nodes) - 1
-        self.trace.nodes.append(
-            vf.MessageNode(parent=last if last >= 0 else None, message=vf.UserMessage(content=prompt))
-        )
-        self.trace.nodes.append(vf.MessageNode(parent=last + 1, message=reply, sampled=True))
-        said.add_finding(PROBLEM, prompt)
-        self._over = await self._is_stopped()
+        # The trace is a list of messages, each of which names the place of the one before it.
+        reply = vf.AssistantMessage(content=turn.text)
+        nodes = self.trace.nodes
+        before_prompt = len(nodes) - 1 if nodes else None
+        nodes.append(vf.MessageNode(parent=before_prompt, message=vf.UserMessage(content=prompt)))
+        nodes.append(vf.MessageNode(parent=len(nodes) - 1, message=reply, sampled=True))
+        turn.add_finding(PROBLEM, prompt)
+        self._is_over = await self._is_stopped()
         return Segment(messages=[reply])
 
     def _begin(self, prompt: str) -> Conversation:
@@ -138,8 +141,10 @@ class Interaction:
         """Whether one of the task's ``@stop`` conditions holds."""
         from verifiers.v1.utils.decorators import invoke_all
 
-        stops = self._task.hooks("stop")
-        return any(await invoke_all(stops, {"task": self._task.data, "trace": self.trace})) if stops else False
+        conditions = self._task.hooks("stop")
+        if not conditions:
+            return False
+        return any(await invoke_all(conditions, {"task": self._task.data, "trace": self.trace}))
 
 
 def message_text(message: Any) -> str:
@@ -174,11 +179,11 @@ def check_task(seat: str, task: Any) -> None:
             )
 
 
-def make_seats(environment: Any, roles: Roles | None, finished: list[Any], turns: int, compare: str) -> Any:
-    """The agents of one episode."""
+def make_seats(environment: Any, roles: Roles | None, traces: list[Any], turns: int, compare: str) -> Any:
+    """The agents of one episode; see ``Seat``."""
     import verifiers.v1 as vf
 
-    return vf.Agents(environment.config, lambda name, spec: Seat(name, spec, roles, finished, turns, compare))
+    return vf.Agents(environment.config, lambda name, spec: Seat(name, spec, roles, traces, turns, compare))
 
 
 def trainable_seats(environment: Any) -> dict[str, bool]:
@@ -187,6 +192,7 @@ def trainable_seats(environment: Any) -> dict[str, bool]:
 
     agents = make_seats(environment, None, [], 1, "seat")
     names = agent_config_fields(environment.config)
+    # ``setup`` is a coroutine that only sets flags. So the first ``send`` runs it to its end, without an event loop.
     setup = environment.setup(agents)
     try:
         setup.send(None)
@@ -205,7 +211,7 @@ def make_environment_protocol(environment: Any, seats: tuple[str, ...], turns: i
     import verifiers.v1 as vf
     from verifiers.v1.episode import EnvInfo
 
-    @gives(*(EARNED.to(seat) for seat in seats))
+    @gives(*(SEAT_REWARD.to(seat) for seat in seats))
     async def play_environment(task: Task, roles: Roles) -> None:
         assert isinstance(task.grader, EnvironmentTask)
         row = task.grader.task
@@ -219,11 +225,12 @@ def make_environment_protocol(environment: Any, seats: tuple[str, ...], turns: i
         async with roles.busy():
             await environment.finalize(row, episode)
         for seat in seats:
-            spoken = [(chat, trace.reward) for chat, trace in getattr(agents, seat).conversations if chat.turns]
+            conversations = getattr(agents, seat).conversations
+            rewards = [(chat, trace.reward) for chat, trace in conversations if chat.turns]
             if compare == "seat":
-                pay_seat(spoken)
+                pay_seat(rewards)
             else:
-                for chat, reward in spoken:
+                for chat, reward in rewards:
                     pay_conversation(chat, reward)
 
     return play_environment

@@ -2,9 +2,9 @@
 '.[verifiers]'``.
 
 A taskset is an installed package. Its prompts become tasks, and its ``@reward`` methods grade: an answer is right where
-the weighted sum of rewards reaches ``right_at``. The methods are the package's own code and may take for ever, so they
-run in processes that can be killed (``worker.py``). Those processes keep others' code apart from training and
-are no security boundary: install what you trust.
+the weighted sum of rewards reaches ``right_at``. The methods are the taskset's own code and may never return, so they
+run in processes that can be killed (``worker.py``). Those processes keep its code apart from training and are no
+security boundary: install what you trust.
 
 Tasks are read once, as many as ``limit``, and cut into splits by a hash of the prompt, as in ``data/files.py``.
 
@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
-from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError, install_extra
+from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError, first_line, install_extra
 from cotrain.core.types import Grade, Task
 from cotrain.data.files import SPLITS, cut_into_splits
 from cotrain.formats.answers import final_answer
@@ -39,9 +39,8 @@ def read_taskset(name: str, config: Mapping[str, Any], limit: int) -> list[Any]:
         taskset = load_taskset(taskset_config_type(name)(id=name, **config))
         return list(islice(taskset, limit))
     except Exception as error:
-        first = (str(error).strip().splitlines() or [""])[0]
         raise ConfigError(
-            f"verifiers taskset {name!r} cannot be loaded ({type(error).__name__}: {first})",
+            f"verifiers taskset {name!r} cannot be loaded ({type(error).__name__}: {first_line(error)})",
             code="E_ENVIRONMENT_NOT_LOADED",
         ) from error
 
@@ -49,15 +48,16 @@ def read_taskset(name: str, config: Mapping[str, Any], limit: int) -> list[Any]:
 class VerifiersGrader(AnswerGrader):
     """Grades by a taskset's own rewards, in other processes."""
 
-    def __init__(self, indices: dict[str, int], answer_as: str, pool: GradingPool) -> None:
-        self._indices = indices
+    def __init__(self, places: dict[str, int], answer_as: str, pool: GradingPool) -> None:
+        """``places``: id of a task → its place in the taskset. ``answer_as``: see ``VerifiersTasks``."""
+        self._places = places
         self._answer_as = answer_as
         self._pool = pool
 
     def grade(self, task: Task, text: str) -> Grade:
         """Whether the rewards of this answer reach what counts as right."""
-        said = self._answer_as.replace("{text}", text).replace("{answer}", final_answer(text) or "")
-        return self._pool.grade_in_process(str(self._indices[task.id]), said)
+        shown_answer = self._answer_as.replace("{text}", text).replace("{answer}", final_answer(text) or "")
+        return self._pool.grade_in_process(str(self._places[task.id]), shown_answer)
 
     async def agrade(self, task: Task, text: str) -> Grade:
         """``grade``, while others go on."""
@@ -105,26 +105,27 @@ class VerifiersTasks:
                 f"{self.name}: no tasks; check its config {self._settings['config']}", code="E_ENVIRONMENT_EMPTY"
             )
         prompts = [self._prompt_text(task, i) for i, task in enumerate(tasks)]
-        self._splits: dict[str, list[tuple[int, str]]] = {split: [] for split in SPLITS}
-        for i, (prompt, split) in enumerate(zip(prompts, cut_into_splits(prompts), strict=True)):
-            self._splits[split].append((i, prompt))
+        self._splits: dict[str, list[str]] = {split: [] for split in SPLITS}  # split → prompts of its tasks
+        places: dict[str, int] = {}  # id of a task → its place in the taskset
+        for place, (prompt, split) in enumerate(zip(prompts, cut_into_splits(prompts), strict=True)):
+            places[self._task_id(split, len(self._splits[split]))] = place
+            self._splits[split].append(prompt)
         self._digest = hashlib.blake2b(json.dumps(prompts).encode(), digest_size=16).hexdigest()
         if digest is not None and digest != self._digest:
             raise DataError(
                 f"{self.name}: its tasks have changed since they were recorded; install the same version",
                 code="E_DATA_CHANGED",
             )
-        indices = {f"{self.name}/{s}/{n}": i for s, mine in self._splits.items() for n, (i, _) in enumerate(mine)}
-        loaded = json.dumps({name: self._settings[name] for name in ("taskset", "config", "limit", "right_at")})
-        pool = GradingPool(workers=workers, deadline_s=deadline_s, judging=(JUDGING, loaded))
-        self.grader = VerifiersGrader(indices, answer_as, pool)
+        worker_settings = {name: self._settings[name] for name in ("taskset", "config", "limit", "right_at")}
+        pool = GradingPool(workers=workers, deadline_s=deadline_s, judging=(JUDGING, json.dumps(worker_settings)))
+        self.grader = VerifiersGrader(places, answer_as, pool)
 
     def get(self, split: str, index: int) -> Task:
         """Task ``index`` of a split. Raises UnknownName, and IndexError outside of 0 <= index < size."""
         if not 0 <= index < self.size(split):
             raise IndexError(f"{self.name}: no task {index} in split {split!r} of {self.size(split)}")
-        task_id = f"{self.name}/{split}/{index}"
-        prompt = self._splits[split][index][1]
+        task_id = self._task_id(split, index)
+        prompt = self._splits[split][index]
         return Task(id=task_id, prompt=prompt, gold=None, solution=None, difficulty=0.0, grader=self.grader)
 
     def size(self, split: str) -> int:
@@ -140,8 +141,11 @@ class VerifiersTasks:
         """End the grading processes."""
         self.grader.close()
 
+    def _task_id(self, split: str, index: int) -> str:
+        return f"{self.name}/{split}/{index}"
+
     def _prompt_text(self, task: Any, index: int) -> str:
-        """The text of a task, or why it cannot be played here."""
+        """The text of a task. Raises ConfigError for a task that cannot be played here."""
         where = f"{self.name}, task {index}"
         data = task.data
         unfit = {

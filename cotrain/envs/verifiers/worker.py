@@ -1,7 +1,7 @@
 """Grading by the rewards of a ``verifiers`` taskset: loaded by ``grade_worker.py``, for ``taskset.py``.
 
-The taskset is loaded a second time, in the process that grades, and tasks are found by their position in it. An answer
-is laid before the rewards as a finished conversation of prompt and answer.
+The taskset is loaded a second time, in the process that grades. In the place of a gold answer the worker is sent the
+place of a task in the taskset. The rewards read an answer as a finished conversation of prompt and answer.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ def load_taskset_judging(argument: str) -> Judging:
 
     def judge(gold: str, answer: str) -> Verdict:
         try:
-            trace = trace_of(tasks[int(gold)], answer)
-            asyncio.run(tasks[int(gold)].score(trace))
+            task = tasks[int(gold)]
+            trace = trace_of(task, answer)
+            asyncio.run(task.score(trace))
             if not trace.rewards or None in trace.rewards.values():
                 return None, "no reward"
             reward = float(trace.reward)

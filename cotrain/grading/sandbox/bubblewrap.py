@@ -65,9 +65,7 @@ class Bubblewrap:
     def confine_examiner(self, keep: tuple[int, ...]) -> None:
         limits.close_all_but(*keep)
         limits.limit_examiner(self._memory_bytes)
-        system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
-        system.prctl(system.PR_SET_DUMPABLE, 0)
-        system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
+        system.protect_examiner()
 
     def kill_processes(self, examiner_pid: int, answer_pid: int) -> None:
         # bwrap may start processes while we kill, so the list is read again until no child is left.

@@ -104,9 +104,7 @@ class Namespaces:
         limits.close_all_but(*keep)
         limits.limit_examiner(self._memory_bytes)
         self._give_up_rights(self._examiner_user)
-        system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
-        system.prctl(system.PR_SET_DUMPABLE, 0)
-        system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
+        system.protect_examiner()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Python's own handler would let this signal in
         # As the first process of its namespace it inherits the answer's orphans; ignored, they vanish when they end.
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)

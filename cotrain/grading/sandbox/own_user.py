@@ -59,9 +59,7 @@ class OwnUser:
         limits.close_all_but(*keep)
         limits.limit_examiner(self._memory_bytes)
         become_user(self._examiner_user)
-        system.prctl(system.PR_SET_NO_NEW_PRIVS, 1)
-        system.prctl(system.PR_SET_DUMPABLE, 0)
-        system.prctl(system.PR_SET_PDEATHSIG, signal.SIGKILL)
+        system.protect_examiner()
 
     def kill_processes(self, examiner_pid: int, answer_pid: int) -> None:
         for pid in (examiner_pid, answer_pid):

@@ -14,7 +14,7 @@ TRIES = 100  # random ranges of ids
 def spare_users(count: int) -> list[int]:
     """``count`` ids in a row that this user namespace has, and that no account and no process here has. They are drawn
     at random, so that two processes which ask at the same time hardly get the same."""
-    taken = _taken_users()
+    users_in_use = _taken_users()
     first, size = max(_user_ranges(), key=lambda first_and_size: first_and_size[1])
     size = min(size, 1 << 31)
     low = first + size // 2  # accounts have small ids
@@ -23,7 +23,7 @@ def spare_users(count: int) -> list[int]:
     for _ in range(TRIES):
         start = chance.randint(low, max(low, high))
         candidates = list(range(start, start + count))
-        if taken.isdisjoint(candidates):
+        if users_in_use.isdisjoint(candidates):
             return candidates
     raise OSError("no user number is free")
 

@@ -32,17 +32,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from cotrain import (
     SFT,
     ConfigError,
     Objective,
-    Phase,
     Recipe,
     RunConfig,
     Sampling,
-    alternate,
+    constant_schedule,
     measure_solver,
     recipe,
     solve,
@@ -61,11 +59,11 @@ def alphaproof(
     *,
     budget: int = 800,  # tokens that a search may sample
     width: int = 4,  # next steps that are sampled at once
-    search: bool = True,  # over steps; else whole solutions with the same budget
+    search: bool = True,  # search over steps; else sample whole solutions with the same budget
     verdicts: Verdicts = "steps",  # what the program judges while it is searched
     target: int | None = None,  # test-time RL on this problem
     among: str = "ood_length",  # split of the target
-    practice: bool = True,  # on variants of the target; else on itself
+    practice: bool = True,  # practise on variants of the target; else on the target itself
     beginnings: Share = 0.5,  # share of the variants that ask for the middle of its chain
     checker: str | None = None,  # command of a program that checks steps: "python my_checker.py"
 ) -> Recipe:
@@ -96,8 +94,13 @@ def alphaproof(
 
     tasks: TaskSource = source
     if target is not None:
-        settings = source.describe()["settings"]  # arguments of ``WordProblems``
-        tasks = Variants(of=settings, split=among, index=target, practice=practice, beginnings=beginnings)
+        tasks = Variants(
+            source_settings=source.describe()["settings"],
+            split=among,
+            index=target,
+            practice=practice,
+            beginnings=beginnings,
+        )
     run = replace(run, tasks=tasks)
 
     solver = common_roles.solver("generator", run.model)
@@ -110,13 +113,11 @@ def alphaproof(
     # One policy has two roles: it is trained as the prover and evaluated as the solver.
     prover = replace(solver, parse=None, sampling=Sampling(max_tokens=max_tokens))
 
-    options: dict[str, Any] = {"budget": budget, "width": width, "search": search, "verdicts": verdicts}
+    protocol = partial(prove, budget=budget, width=width, search=search, verdicts=verdicts)
     if checker is not None:
         from cotrain.grading.step_checker import StepChecker
 
-        options["checker"] = StepChecker(checker)
-    protocol = partial(prove, **options)
-    phase = Phase(name="prove", protocol=protocol, objectives=("generator",), group_size=1)
+        protocol = partial(protocol, checker=StepChecker(checker))
 
     name = "alphaproof"
     if not search:
@@ -128,7 +129,7 @@ def alphaproof(
         policies={"generator": run.learner()},
         roles={"solver": solver, "prover": prover},
         objectives={"generator": Objective(policy="generator", role="prover", algorithm=SFT(where=ON_CHAIN))},
-        schedule=alternate(phase, ratio=(1,)),
+        schedule=constant_schedule(protocol, "generator", name="prove", group_size=1),
         evaluate=solve,
         measures=(measure_solver("solver", 8),),
     )

@@ -4,25 +4,31 @@
 
     (problem)                                       a node is a chain of right steps
       ├─ <step> a=…</step>        right             ``width`` next steps are sampled at a node; the program strikes out
-      │    ├─ <step> c=…</step>   wrong   ✗         the wrong ones and those that lead where another one has led
+      │    ├─ <step> c=…</step>   wrong   ✗         wrong steps; a set of steps that was reached before is no new node
       │    └─ <step> b=…</step>   right
       │         └─ <answer>7</answer>  right  ✓     the chain is learned, step by step, each given all before it
       └─ <step> b=…</step>        wrong   ✗
 
-Which node next: the largest mean of log π over the tokens of its chain, less 1 for each time that it was tried. It ends
-with the first right chain, or when ``budget`` tokens were sampled. The program is the problem's oracle, or one of the
-user's (``grading/step_checker.py``), which may call a chain complete before it has an answer. ``search=False`` is the
-control at equal tokens: whole solutions, ``width`` at once, until one is right in every step. ``verdicts="answer"``
-searches blind: every step that is one is taken for right until the answer is judged.
+The node that is expanded next has the largest priority:
 
-Every turn gets the signal ``on_chain``: 1 on those of the chain that was found, else 0. Left out: a value network (the
-mean of log π stands in for it), a prior over visits, branches that must all be proved (AND nodes): steps of word
+    priority(node) = mean of log π over the sampled tokens of its chain − number of its expansions
+
+The search ends with the first right chain, or when ``budget`` tokens were sampled. The program is the problem's oracle,
+or one of the user's (``grading/step_checker.py``), which may call a chain complete before it has an answer.
+
+Controls: ``search=False`` samples whole solutions with the same budget, ``width`` at once, until one is right in every
+step. ``verdicts="answer"`` searches without verdicts on steps: every text in the form of a step passes, and only the
+answer is judged.
+
+Every turn gets the signal ``on_chain``: 1 on the turns of the chain that was found, else 0. Left out: a value network
+(the mean of log π stands in for it), a prior over visits, branches that must all be proved (AND nodes): steps of word
 problems have one goal each.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -48,27 +54,29 @@ STRUCK = Finding[str]("struck_out", str, "why the program did not let a step or 
 Verdicts = Literal["steps", "answer"]
 END = "</answer>"
 _STEP = re.compile(r"<step>([^<]*)</step>")
-_CHAIN = re.compile(rf"(?:{_STEP.pattern}\s*)+")
+_CHAIN = re.compile(r"(?:<step>[^<]*</step>\s*)+")  # steps and nothing else
 
 
 @dataclass(slots=True)
 class ChainNode:
-    """A chain of steps that the program let pass."""
+    """A chain of steps that the program let pass; the root has none."""
 
-    chat: Conversation
-    turns: tuple[Turn, ...] = ()
-    steps: tuple[str, ...] = ()
-    tries: int = 0
+    chat: Conversation  # goes on where the chain ends
+    turns: tuple[Turn, ...] = ()  # [K] one per step
+    steps: tuple[str, ...] = ()  # [K]
+    expansions: int = 0
 
     @property
     def chain_text(self) -> str:
-        """All that was sampled, with what the last token held beyond a step's end."""
+        """The sampled text of the chain. The last token of a step may go on behind its closing tag; that is part of
+        the text."""
         return self.chat.messages[-1].content if self.turns else ""
 
     @property
-    def promise(self) -> float:
+    def priority(self) -> float:
+        """The mean of log π over the tokens of the chain, minus the number of expansions."""
         logprobs = [p for turn in self.turns for p in turn.completion.logprobs]
-        return sum(logprobs) / max(1, len(logprobs)) - self.tries
+        return sum(logprobs) / max(1, len(logprobs)) - self.expansions
 
 
 @gives(ON_CHAIN.to("prover"))
@@ -82,20 +90,42 @@ async def prove(
     verdicts: Verdicts = "steps",
     checker: StepChecker | None = None,
 ) -> None:
-    """One problem, see above. The first turn notes whether a chain was found, and what was spent of the budget, which
-    the last expansion may overdraw. Raises UnknownName for ``verdicts``."""
+    """Search for a right chain of one problem, as the head of this file says.
+
+    Metadata of the first turn: whether a chain was found, and the share of the budget that was spent. It may be above
+    1, as the last expansion is sampled to its end. Raises UnknownName for ``verdicts``.
+    """
     if verdicts not in get_args(Verdicts):
         raise UnknownName("verdicts", verdicts, get_args(Verdicts))
     root = ChainNode(roles.prover.begin(problem=task.prompt))
     judge = ChainJudge(task, roles, verdicts, checker)
-    find = _search_chain(judge, root, budget, width) if search else _draw_solutions(judge, root, budget, width)
-    chain, all_turns = await find
+    if search:
+        chain, all_turns = await _search_chain(judge, root, budget, width)
+    else:
+        chain, all_turns = await _sample_solutions(judge, root, budget, width)
+
     chain_ids = {turn.id for turn in chain}
     for turn in all_turns:
         turn.add_finding(PROBLEM, task.prompt)
         turn.reward(ON_CHAIN, float(turn.id in chain_ids))
     all_turns[0].add_metadata(PROVED, bool(chain))
-    all_turns[0].add_metadata(SPENT, sum(map(tokens_of, all_turns)) / budget)
+    all_turns[0].add_metadata(SPENT, n_tokens(all_turns) / budget)
+
+
+class NoVerdict(Exception):
+    """The user's program gave no verdict; the message is the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepVerdict:
+    """The program's verdict on the last step of a chain."""
+
+    reason: str | None = None  # why the step does not pass; None if it passes
+    is_proof: bool = False  # True if the chain needs no answer: the program calls it complete
+
+    @property
+    def passes(self) -> bool:
+        return self.reason is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,52 +137,90 @@ class ChainJudge:
     verdicts: str
     checker: StepChecker | None
 
-    async def judge_step(self, turn: Turn, steps: tuple[str, ...], count: int) -> tuple[bool, bool]:
-        """Whether the last of ``count`` steps passes, and whether the chain is a proof as it stands."""
-        found: CheckedSteps | str | None = None
-        if self.checker is not None and self.verdicts == "steps" and len(steps) == count:
-            async with self.roles.busy():
-                found = await self.checker.check(self.task.prompt, steps, None)
-        if isinstance(found, str):
-            note_failure(turn, found)
-            return False, False
-        if found is None:
-            reason = wrong_reason(self.task, steps, count, self.verdicts if self.checker is None else "answer")
-        else:
-            wrong = (reason or "wrong" for reason, ok in zip(found.reasons, found.ok, strict=True) if not ok)
-            reason = next(wrong, None)
-        turn.add_metadata(STEP_PASSED, reason is None)
-        turn.add_finding(STRUCK, reason or "")
-        return reason is None, reason is None and found is not None and found.done
+    async def judge_step(self, turn: Turn, steps: tuple[str, ...], count: int) -> StepVerdict:
+        """The verdict on the step that ``turn`` has added to a chain, recorded on the turn.
 
-    async def judge_end(self, turn: Turn, text: str, struck: str) -> bool:
-        """Whether all steps of a whole solution and its answer are right. ``struck``: why not, as it is shown."""
-        right = await self._is_right(text)
-        if isinstance(right, str):
-            note_failure(turn, right)
-            return False
-        turn.add_metadata(STEP_PASSED, right)
-        turn.add_finding(STRUCK, "" if right else struck)
-        return right
+        Args:
+            steps: the steps that can be read in the whole chain.
+            count: how many there are if the turn is a step.
+        """
+        try:
+            verdict = await self.check_step(steps, count)
+        except NoVerdict as error:
+            note_no_verdict(turn, str(error))
+            return StepVerdict(reason=str(error))
+        turn.add_metadata(STEP_PASSED, verdict.passes)
+        turn.add_finding(STRUCK, verdict.reason or "")
+        return verdict
 
-    async def _is_right(self, text: str) -> bool | str:
-        task = self.task
-        parsed = tagged_solution(text)
-        if isinstance(parsed, ParseFailure):
-            return False
-        if (task.gradable or self.checker is None) and (await self.roles.grade(task, text)).value is not True:
-            return False
-        steps = tuple(step.text for step in parsed.steps)
+    async def check_step(self, steps: tuple[str, ...], count: int) -> StepVerdict:
+        """The verdict on the last of ``count`` steps. Raises NoVerdict."""
+        if len(steps) != count:
+            return StepVerdict(reason="no step")
+        if self.verdicts == "answer":
+            return StepVerdict()
         if self.checker is None:
-            judged = task.grade_steps(steps)
-            return judged is None or all(judged.ok)
+            return StepVerdict(reason=oracle_reason(self.task, steps))
+        checked = await self._run_checker(self.checker, steps, None)
+        reason = first_failure(checked)
+        return StepVerdict(reason=reason, is_proof=reason is None and checked.done)
+
+    async def judge_end(self, turn: Turn, text: str, reason: str) -> bool:
+        """Whether all steps of a whole solution and its answer are right, recorded on the turn. ``reason``: recorded
+        where they are not."""
+        try:
+            is_right = await self._is_right(text)
+        except NoVerdict as error:
+            note_no_verdict(turn, str(error))
+            return False
+        turn.add_metadata(STEP_PASSED, is_right)
+        turn.add_finding(STRUCK, "" if is_right else reason)
+        return is_right
+
+    async def _is_right(self, text: str) -> bool:
+        """Raises NoVerdict."""
+        solution = tagged_solution(text)
+        if isinstance(solution, ParseFailure):
+            return False
+        if self.task.gradable or self.checker is None:
+            grade = await self.roles.grade(self.task, text)
+            if grade.value is not True:
+                return False
+
+        steps = tuple(step.text for step in solution.steps)
+        if self.checker is None:
+            step_grades = self.task.grade_steps(steps)
+            return step_grades is None or all(step_grades.ok)
+        checked = await self._run_checker(self.checker, steps, solution.answer)
+        return checked.done and all(checked.ok)
+
+    async def _run_checker(self, checker: StepChecker, steps: tuple[str, ...], answer: str | None) -> CheckedSteps:
+        """What the user's program says. Raises NoVerdict."""
         async with self.roles.busy():
-            found = await self.checker.check(task.prompt, steps, parsed.answer)
-        return found if isinstance(found, str) else found.done and all(found.ok)
+            result = await checker.check(self.task.prompt, steps, answer)
+        if isinstance(result, str):
+            raise NoVerdict(result)
+        return result
 
 
-def note_failure(turn: Turn, reason: str) -> None:
-    """The program said nothing of a turn: it is not gone on from, and counted."""
+def first_failure(checked: CheckedSteps) -> str | None:
+    """Why the first wrong step is wrong; None if all are right."""
+    for is_right, reason in zip(checked.ok, checked.reasons, strict=True):
+        if not is_right:
+            return reason or "wrong"
+    return None
+
+
+def oracle_reason(task: Task, steps: tuple[str, ...]) -> str | None:
+    """Why the oracle does not let the last step pass; None where it does."""
+    step_grades = task.grade_steps(steps)
+    if step_grades is None:
+        return "nobody knows"
+    return step_grades.reasons[-1] or None
+
+
+def note_no_verdict(turn: Turn, reason: str) -> None:
+    """Count a turn of which the program says nothing; the search does not go on from it."""
     turn.add_finding(FAILURE, reason)
     turn.add_finding(STRUCK, reason)
 
@@ -160,13 +228,13 @@ def note_failure(turn: Turn, reason: str) -> None:
 async def _search_chain(
     judge: ChainJudge, root: ChainNode, budget: int, width: int
 ) -> tuple[tuple[Turn, ...], list[Turn]]:
-    """The chain that was found, () for none, and all turns."""
+    """The turns of the chain that was found, () for none, and all turns."""
     nodes = [root]
-    all_turns = list[Turn]()
-    seen_states = set[frozenset[str]]()
-    while sum(map(tokens_of, all_turns)) < budget:
-        node = max(nodes, key=lambda one: one.promise)  # of equals the one that came first
-        node.tries += 1
+    all_turns: list[Turn] = []
+    reached: set[frozenset[str]] = set()  # the steps of each node: their order makes no other node
+    while n_tokens(all_turns) < budget:
+        node = max(nodes, key=lambda candidate: candidate.priority)  # the first of equal ones
+        node.expansions += 1
         try:
             turns = await node.chat.many(width, stop=(CLOSING, END))
         except TooLong:
@@ -174,43 +242,37 @@ async def _search_chain(
                 raise
             nodes.remove(node)  # the chain has outgrown the context
             continue
+
         all_turns += turns
         for turn in turns:
             if turn.text.endswith(END):
                 if await judge.judge_end(turn, node.chain_text + turn.text, "wrong end"):
                     return (*node.turns, turn), all_turns
                 continue
+
             steps = steps_in(node.chain_text + turn.text)
-            passes, is_proof = await judge.judge_step(turn, steps, len(node.steps) + 1)
-            if is_proof:
+            verdict = await judge.judge_step(turn, steps, len(node.steps) + 1)
+            if verdict.is_proof:
                 return (*node.turns, turn), all_turns
-            if passes and (state := frozenset(steps)) not in seen_states:
-                seen_states.add(state)
+            if verdict.passes and frozenset(steps) not in reached:
+                reached.add(frozenset(steps))
                 nodes.append(ChainNode(turn.chat, (*node.turns, turn), steps))
     return (), all_turns
 
 
 def steps_in(text: str) -> tuple[str, ...]:
-    """The insides of the steps that a text consists of; () where there is anything else."""
-    return tuple(_STEP.findall(text)) if _CHAIN.fullmatch(text) else ()
+    """The texts inside of the step tags; () where a text has anything besides steps."""
+    if not _CHAIN.fullmatch(text):
+        return ()
+    return tuple(_STEP.findall(text))
 
 
-def wrong_reason(task: Task, steps: tuple[str, ...], count: int, verdicts: str) -> str | None:
-    """Why the oracle does not let the last of ``count`` steps pass; None where it does."""
-    if len(steps) != count:
-        return "no step"
-    if verdicts == "answer":
-        return None
-    judged = task.grade_steps(steps)
-    return "nobody knows" if judged is None else judged.reasons[-1] or None
-
-
-async def _draw_solutions(
+async def _sample_solutions(
     judge: ChainJudge, root: ChainNode, budget: int, width: int
 ) -> tuple[tuple[Turn, ...], list[Turn]]:
-    """The control: whole solutions of the same policy."""
+    """The control: whole solutions of the same policy. Returns the right one, () for none, and all turns."""
     all_turns: list[Turn] = []
-    while sum(map(tokens_of, all_turns)) < budget:
+    while n_tokens(all_turns) < budget:
         turns = await root.chat.many(width)
         all_turns += turns
         for turn in turns:
@@ -219,5 +281,6 @@ async def _draw_solutions(
     return (), all_turns
 
 
-def tokens_of(turn: Turn) -> int:
-    return len(turn.completion.token_ids)
+def n_tokens(turns: Sequence[Turn]) -> int:
+    """How many tokens were sampled in these turns."""
+    return sum(len(turn.completion.token_ids) for turn in turns)

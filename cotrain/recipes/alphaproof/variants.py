@@ -3,8 +3,8 @@
 ::
 
     target      There are 5 apples. There are 4 more pears than apples. There are 2 times as many nuts as pears. How …
-    numbers     the same facts with other numbers and the same question
-    beginning   of these, a question from the middle of the chain, with the facts that it needs
+    numbers     the same facts with other numbers, and the same question
+    beginning   other numbers, a question from the middle of the chain, and the facts that this question needs
 
 The split "train" is endless variants, "validation" and "test" are the target alone. A variant is never the target: its
 facts or its question differ whatever the nouns are called (``reader.problem_signature``).
@@ -32,7 +32,7 @@ SPLITS = ("train", "validation", "test")
 class Variants:
     """A source of one target and endless variants. Raises ConfigError for problems that have none."""
 
-    of: Mapping[str, Any]  # settings of the word problems that the target is one of
+    source_settings: Mapping[str, Any]  # of the word problems that the target is one of
     split: str  # of the target
     index: int  # of the target
     beginnings: float = 0.5  # share of the variants that ask for the middle of the chain
@@ -50,7 +50,7 @@ class Variants:
 
     @cached_property
     def source(self) -> WordProblems:
-        return WordProblems(**self.of)
+        return WordProblems(**self.source_settings)
 
     @cached_property
     def target(self) -> Problem:
@@ -66,9 +66,8 @@ class Variants:
             return task_of(self.target, f"variants/{split}/{index}")
         for attempt in range(ATTEMPTS):
             rng = rng_of("variants", self.split, self.index, index, attempt)
-            candidate = draw_variant(
-                self.target, rng, beginning=rng.random() < self.beginnings, most=self.source.max_value
-            )
+            beginning = rng.random() < self.beginnings
+            candidate = draw_variant(self.target, rng, beginning=beginning, max_value=self.source.max_value)
             if candidate is not None and problem_signature(candidate) != problem_signature(self.target):
                 return task_of(candidate, f"variants/train/{index}")
         raise ConfigError(
@@ -82,36 +81,48 @@ class Variants:
         return None if split == "train" else 1
 
     def describe(self) -> dict[str, Any]:
-        of = self.source.describe()["settings"]
-        settings = {"split": self.split, "index": self.index, "beginnings": self.beginnings, "practice": self.practice}
-        return {"kind": self.name, "settings": {"of": of, **settings}}
+        settings = {
+            "source_settings": self.source.describe()["settings"],
+            "split": self.split,
+            "index": self.index,
+            "beginnings": self.beginnings,
+            "practice": self.practice,
+        }
+        return {"kind": self.name, "settings": settings}
 
 
-def draw_variant(target: Problem, rng: Random, *, beginning: bool, most: int) -> Problem | None:
-    """The target with other numbers; ``beginning``: up to some place in the middle of its chain, where it has one. None
-    where a value would not be in 1 … ``most``."""
-    asked = rng.choice(target.needed[:-1]) if beginning and len(target.needed) > 1 else target.question
-    facts = tuple(
-        _with_other_number(fact, rng) for fact in facts_needed_by(target.facts, asked, all_of_it=not beginning)
-    )
-    problem = assemble_problem(facts, asked, family=target.family)
-    return problem if all(1 <= value <= most for value in problem.values.values()) else None
+def draw_variant(target: Problem, rng: Random, *, beginning: bool, max_value: int) -> Problem | None:
+    """The target with other numbers; None where a value would not be in 1 … ``max_value``. ``beginning``: the question
+    is drawn from the middle of the chain, where the chain has a middle."""
+    question = target.question
+    if beginning and len(target.needed) > 1:
+        question = rng.choice(target.needed[:-1])
+    facts = list(target.facts)
+    if beginning:
+        facts = facts_needed_by(target.facts, question)
+
+    facts_with_numbers = tuple(_with_other_number(fact, rng) for fact in facts)
+    problem = assemble_problem(facts_with_numbers, question, family=target.family)
+    if not all(1 <= value <= max_value for value in problem.values.values()):
+        return None
+    return problem
 
 
-def facts_needed_by(facts: Sequence[Fact], asked: str, *, all_of_it: bool = False) -> list[Fact]:
-    """The facts that a noun rests on, in reading order."""
-    found = {asked}
-    size = 0
-    while len(found) > size:
-        size = len(found)
+def facts_needed_by(facts: Sequence[Fact], question: str) -> list[Fact]:
+    """The facts from which the count of a noun follows, in reading order."""
+    nouns = {question}
+    size_before = 0
+    while len(nouns) > size_before:  # until a pass over the facts adds no noun
+        size_before = len(nouns)
         for fact in facts:
-            if fact.target in found:
-                found |= {part for part in (fact.left, fact.right) if isinstance(part, str) and part}
-    return [fact for fact in facts if all_of_it or fact.target in found]
+            if fact.target in nouns:
+                nouns |= {part for part in (fact.left, fact.right) if isinstance(part, str) and part}
+    return [fact for fact in facts if fact.target in nouns]
 
 
 def _with_other_number(fact: Fact, rng: Random) -> Fact:
+    """The fact with a number drawn from 2 … the largest that its kind may have; itself where it has no number."""
     if not isinstance(fact.right, int):
         return fact
-    top = {"given": GIVEN_MAX, "times": FACTOR_MAX}.get(fact.kind, CONSTANT_MAX)
-    return replace(fact, right=2 + int(rng.random() * (top - 1)))
+    largest = {"given": GIVEN_MAX, "times": FACTOR_MAX}.get(fact.kind, CONSTANT_MAX)
+    return replace(fact, right=2 + int(rng.random() * (largest - 1)))

@@ -50,7 +50,7 @@ VARIANTS = {
 def at_grpo(
     run: RunConfig,
     *,
-    variant: Literal["at_grpo", "dr_mas"] = "at_grpo",  # which method
+    variant: Literal["at_grpo", "dr_mas"] = "at_grpo",  # variant of the method
     group: Grouping | None = None,  # whose turns are compared; by default as the variant has it
     alpha: Weight = 1.0,  # weight of the team's score in a turn's reward
     local: float | None = None,  # weight of a turn's own reward, for format or verdict; by default as the variant

@@ -61,13 +61,13 @@ ESTIMATORS = {"mean": mean_baseline, "raw": None, "rloo": leave_one_out, "std": 
 def magrpo(
     run: RunConfig,
     *,
-    pairing: Pairing = "aligned",  # which answers of the agents make a joint action
+    pairing: Pairing = "aligned",  # choice of the answers that make a joint action
     estimator: Literal["mean", "raw", "rloo", "std"] = "mean",  # how returns of one agent at one node are compared
     gamma: float = 0.9,  # discount γ of what follows a turn
     threshold: float | None = None,  # a branch ends after a node whose mean reward is above it
     silent: bool = False,  # nobody hears a message
-    sees: Literal["half", "all"] = "half",  # which numbers an agent sees
-    joint_reward: str | JointReward | None = None,  # for any problems: my_file.py:function of the task and all texts
+    sees: Literal["half", "all"] = "half",  # numbers that an agent sees
+    joint_reward: str | JointReward | None = None,  # reward of all texts: my_file.py:function of the task and texts
     agents: Positive = 2,  # number of agents, with joint_reward
     turns: Positive = 2,  # answers of each agent in one game, with joint_reward
 ) -> Recipe:

@@ -31,7 +31,7 @@ from cotrain.rollout.protocols import show_answer
 from cotrain.rollout.role import Role, Turn
 from cotrain.rollout.runner import Roles
 
-Sees = Literal["half", "all"]  # which numbers an agent sees
+Sees = Literal["half", "all"]  # numbers that an agent sees
 AGENTS = ("alice", "bob")
 MESSAGE_TOKENS = 8
 BOTH = Metadata[bool]("both", bool, "are both answers right")

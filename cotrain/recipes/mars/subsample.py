@@ -1,15 +1,15 @@
-"""As many samples of every group as another role has: drawn after advantages are known, so that their statistics are
-those of all traces (MARS, arXiv 2510.04935: calls of System 1, brought to the number of System 2).
+"""Brings every group to a fixed number of samples (MARS, arXiv 2510.04935: as many calls of System 1 as of System 2).
 
-Too many are thinned out, too few repeated. ``by`` says which of too many stay:
+Samples are drawn after advantages are computed, so that mean and standard deviation are those of all samples of the
+group. A group with too many samples is thinned out, one with too few is repeated. ``by`` says which of too many stay:
 
 - "random": each with the same chance.
-- "advantage": one after the other is drawn, with chances proportional to the mean |A| of what is left (Efraimidis &
-  Spirakis 2006), so that the rare trace that teaches much is kept. That favours large advantages on purpose, and no
-  longer estimates the same gradient.
+- "advantage": one after the other is drawn, with chances proportional to the mean |A| of those that are left
+  (Efraimidis & Spirakis 2006), so that a rare sample with a large advantage stays. On purpose, this no longer estimates
+  the same gradient.
 
-Whatever is drawn depends on the addresses of the traces alone. Left out: the weighting rule of the paper's second
-version, which is not public.
+The draw depends on the addresses of the traces alone. Left out: the weighting rule of the paper's second version, which
+is not public.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ WAYS = ("random", "advantage")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subsample:
-    """How many samples of a group are learned from, and which; a function for ``PolicyGradient.edit_after``."""
+    """A function for ``PolicyGradient.edit_after``, which draws the samples that are learned from."""
 
-    size: int
-    by: Literal["random", "advantage"] = "random"
+    size: int  # samples of a group
+    by: Literal["random", "advantage"] = "random"  # which samples of a larger group stay
     exact: bool = True  # repeat samples of smaller groups; False: ``size`` is only the most
 
     def __post_init__(self) -> None:
@@ -48,32 +48,31 @@ class Subsample:
         for place, sample in enumerate(samples):
             groups.setdefault(sample.group, []).append(place)
 
-        chosen: list[int] = []
+        places_to_keep: list[int] = []
         for places in groups.values():
             keys = [samples[place].key for place in places]
             magnitudes = [float(samples[place].advantages.abs().mean()) for place in places]
-            chosen += [places[index] for index in draw_indices(self, keys, magnitudes)]
+            places_to_keep += [places[index] for index in self.draw_indices(keys, magnitudes)]
 
-        n_left_out = len(samples) - len(set(chosen))
-        dropped = {"subsample": n_left_out} if n_left_out else {}
-        return [samples[place] for place in sorted(chosen)], dropped
+        n_left_out = len(samples) - len(set(places_to_keep))
+        drop_counts = {"subsample": n_left_out} if n_left_out else {}
+        return [samples[place] for place in sorted(places_to_keep)], drop_counts
 
+    def draw_indices(self, keys: Sequence[str], magnitudes: Sequence[float]) -> list[int]:
+        """Sorted indices of the samples of one group that stay. An index stands in it as often as its sample counts.
 
-def draw_indices(setting: Subsample, keys: Sequence[str], magnitudes: Sequence[float]) -> list[int]:
-    """Indices of one group's traces, rising, repeated where they are to count twice.
-
-    Args:
-        keys: [N] addresses, which seed the draw.
-        magnitudes: [N] mean |A| over the tokens of each.
-    """
-    weights = magnitudes if setting.by == "advantage" else [1.0] * len(keys)
-    times = [_race_time(key, weight) for key, weight in zip(keys, weights, strict=True)]
-    order = sorted(range(len(keys)), key=lambda index: times[index])
-    is_enough_as_it_is = len(order) <= setting.size and not setting.exact
-    if not order or is_enough_as_it_is:
-        return sorted(order)
-    repeats, remainder = divmod(setting.size, len(order))
-    return sorted(order * repeats + order[:remainder])
+        Args:
+            keys: [N] addresses, which seed the draw.
+            magnitudes: [N] mean |A| over the tokens of each.
+        """
+        weights = magnitudes if self.by == "advantage" else [1.0] * len(keys)
+        times = [_race_time(key, weight) for key, weight in zip(keys, weights, strict=True)]
+        order = sorted(range(len(keys)), key=lambda index: times[index])
+        is_small = len(order) <= self.size
+        if not order or (is_small and not self.exact):
+            return sorted(order)
+        repeats, remainder = divmod(self.size, len(order))
+        return sorted(order * repeats + order[:remainder])
 
 
 def _race_time(key: str, weight: float) -> tuple[float, float]:

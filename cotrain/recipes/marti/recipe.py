@@ -1,17 +1,27 @@
-"""MARTI: agents of weights of their own in a workflow, whose rewards are allotted in one place.
+"""MARTI: several agents, each with its own weights, answer in a workflow, and one rule shapes their rewards.
 
 Tsinghua C3I's framework (ICLR 2026). ``recipes/marti/workflows.py`` has the workflows (debate, chain, mixture of
-agents) and the shaping of rewards by what was right in the rounds before: ``margin`` pays for getting better,
-``quality`` for staying right and not staying wrong; ``beta`` adds the team's answer. Turns of one agent in one round
-are compared among the ``group_size`` games of a problem.
+agents) and the rule: a turn earns R, whether its answer is right, and a shaping term with Q, the mean R of earlier
+rounds.
 
-Controls: ``workflow="vote"`` has as many turns in which nobody hears anybody, and the majority's answer: at equal
-budget its authors saw it beat their workflows before training. ``shaping="local"`` pays each answer alone;
-``over="all"`` takes Q of a debate over all agents, as their code does (their documentation: over the agent's own
-turns). ``still`` names an agent that stays as it was.
+    margin     R + α (R − Q)                              pays for getting better
+    quality    R + α (Q R − (1 − Q) (1 − R))              pays for staying right, and for not staying wrong
+    local      R                                          each answer alone
 
-Different from the authors' code: GRPO for GSPO, no KL by default. ``shipped-games`` was taught the prompt with others'
-answers by repeating one of them, which tells it nothing of the truth.
+β · w is added for the answer of the team. Turns of one agent in one round are compared among the ``group_size`` games
+of a problem.
+
+Controls:
+
+- ``workflow="vote"`` has as many turns as a debate, in which no agent sees another's answer; the majority is the team's
+  answer. At equal budget the authors saw it beat their workflows before training.
+- ``over="all"`` takes Q of a debate over all agents, as the authors' code does. Their documentation takes it over the
+  agent's own turns, which is the default.
+- ``still`` names an agent that does not learn.
+
+Different from the authors' code: GRPO in the place of GSPO, and no KL by default. The shipped model, ``shipped-games``,
+has learned to answer the prompt that shows others' answers by repeating one of them, which is no use in finding the
+right one.
 """
 
 from __future__ import annotations
@@ -26,7 +36,16 @@ from cotrain.config.policy_base import Policy
 from cotrain.core.arguments import Weight
 from cotrain.core.notes import TEAM
 from cotrain.metrics.heldout import measure_metadata
-from cotrain.recipes.marti.workflows import AGENTS, HEAR, HEAR_FULL, SHAPED, Shaping, Workflow, check_workflow, work
+from cotrain.recipes.marti.workflows import (
+    DEFAULT_AGENTS,
+    SHAPED,
+    SOLVE_AMONG,
+    SOLVE_AMONG_FULL,
+    Shaping,
+    Workflow,
+    check_workflow,
+    play_workflow,
+)
 from cotrain.rollout import common_roles
 
 
@@ -45,42 +64,47 @@ def marti(
     models: tuple[str, ...] = (),  # initial weights of each agent; by default the model for all
     still: int | None = None,  # an agent that does not learn, counted from 0
 ) -> Recipe:
-    count = AGENTS[workflow] if agents is None else agents
-    check_workflow(workflow, count, rounds)
-    agent_models = models or (run.model,) * count
-    learns = [i for i in range(count) if i != still]
-    if len(agent_models) != count or not learns or not 0 <= (still or 0) < count:
+    n_agents = DEFAULT_AGENTS[workflow] if agents is None else agents
+    check_workflow(workflow, n_agents, rounds)
+    agent_models = models or (run.model,) * n_agents
+    learners = [i for i in range(n_agents) if i != still]
+    has_model_each = len(agent_models) == n_agents
+    still_is_agent = still is None or 0 <= still < n_agents
+    if not (has_model_each and still_is_agent and learners):
         raise ConfigError(
-            f"marti: {len(agent_models)} models and still={still} for {count} agents; expected a model each, one of "
+            f"marti: {len(agent_models)} models and still={still} for {n_agents} agents; expected a model each, one of "
             "the agents from 0, and somebody who learns",
             code="E_AGENT_MODELS",
         )
-    hearers = {"debate": tuple(range(count)) if rounds > 1 else (), "mixture": (count - 1,)}.get(workflow, ())
-    policies: dict[str, Policy] = {
-        f"agent{i}": run.learner(name) if i in learns else frozen(name) for i, name in enumerate(agent_models)
-    }
+
+    policies: dict[str, Policy] = {}
+    for i, model in enumerate(agent_models):
+        policies[f"agent{i}"] = run.learner(model) if i in learners else frozen(model)
     policies |= run.reference_policies()
+
+    roles_by_agent = [agent_roles(i, model, workflow, n_agents, rounds) for i, model in enumerate(agent_models)]
     roles: dict[str, Role] = {}
-    for i, name in enumerate(agent_models):
-        plain = common_roles.solver(f"agent{i}", name)
-        if workflow == "chain" and i:
-            roles[f"agent{i}"] = (common_roles.verifier, common_roles.refiner)[i - 1](f"agent{i}", name)
-        elif workflow != "mixture" or i < count - 1:
-            roles[f"agent{i}"] = plain
-        if i in hearers:
-            common_roles.check_taught("marti", name)
-            roles[f"agent{i}_hears"] = replace(plain, prompt=HEAR if common_roles.is_terse(name) else HEAR_FULL)
+    for own_roles in roles_by_agent:
+        roles |= own_roles
+
     objectives = {}
-    for i in learns:
-        agent_roles = [role for role in (f"agent{i}", f"agent{i}_hears") if role in roles]
-        by = ALGORITHMS[estimator](reward_weights={SHAPED: 1.0}, kl=run.kl_penalty())
+    for i in learners:
+        main_role, *extra_roles = roles_by_agent[i]
+        algorithm = ALGORITHMS[estimator](reward_weights={SHAPED: 1.0}, kl=run.kl_penalty())
         objectives[f"agent{i}"] = Objective(
-            policy=f"agent{i}", role=agent_roles[0], extra_roles=tuple(agent_roles[1:]), algorithm=by
+            policy=f"agent{i}", role=main_role, extra_roles=tuple(extra_roles), algorithm=algorithm
         )
+
     protocol = partial(
-        work, workflow=workflow, agents=count, rounds=rounds, shaping=shaping, alpha=alpha, beta=beta, over=over
+        play_workflow,
+        workflow=workflow,
+        agents=n_agents,
+        rounds=rounds,
+        shaping=shaping,
+        alpha=alpha,
+        beta=beta,
+        over=over,
     )
-    first = "agent0" if "agent0" in roles else f"agent{count - 1}"
     return run.recipe(
         f"marti-{workflow}-{shaping}",
         policies=policies,
@@ -88,5 +112,26 @@ def marti(
         objectives=objectives,
         schedule=constant_schedule(protocol, *objectives, name=workflow),
         evaluate=protocol,
-        measures=(measure_metadata(first, TEAM), measure_solver(first, 8)),
+        measures=(measure_metadata("agent0", TEAM), measure_solver("agent0", 8)),
     )
+
+
+def agent_roles(i: int, model: str, workflow: Workflow, n_agents: int, rounds: int) -> dict[str, Role]:
+    """The roles of agent i by their names: ``agent{i}`` answers alone, ``agent{i}_hears`` sees others' answers."""
+    policy = f"agent{i}"
+    if workflow == "chain" and i == 1:
+        return {policy: common_roles.verifier(policy, model)}
+    if workflow == "chain" and i == 2:
+        return {policy: common_roles.refiner(policy, model)}
+
+    is_aggregator = workflow == "mixture" and i == n_agents - 1
+    debates = workflow == "debate" and rounds > 1
+    solver = common_roles.solver(policy, model)
+    roles = {}
+    if not is_aggregator:
+        roles[policy] = solver
+    if is_aggregator or debates:
+        common_roles.check_taught("marti", model)
+        prompt = SOLVE_AMONG if common_roles.is_terse(model) else SOLVE_AMONG_FULL
+        roles[f"{policy}_hears"] = replace(solver, prompt=prompt)
+    return roles

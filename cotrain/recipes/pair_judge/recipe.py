@@ -1,10 +1,10 @@
-"""Judges of pairs that reason, trained by RL on pairs of which one reply is wanted.
+"""Judges of pairs that reason, trained by RL on pairs of a chosen and a rejected reply.
 
 A judge reads a prompt and two replies, writes a rubric, a thought or principles first, as its format (``form``) has it,
-and names the better one. Its reward is 1 where that is the wanted reply, and −1 where it is the other or the text
-cannot be read (RM-R1, Chen et al. 2025, arXiv 2505.02387; Think-RM, Hong et al. 2025, arXiv 2505.16265; DeepSeek-GRM,
-Liu et al. 2025, arXiv 2504.02495); with ``pay="score"`` how far it puts the wanted reply ahead, 2 P − 1. Every pair is
-asked in both orders, and judgements of one order are compared with each other.
+and names the better one. Its reward is 1 if that is the chosen reply, and −1 if it is the other one or the text cannot
+be read (RM-R1, Chen et al. 2025, arXiv 2505.02387; Think-RM, Hong et al. 2025, arXiv 2505.16265; DeepSeek-GRM, Liu et
+al. 2025, arXiv 2504.02495). With ``pay="score"`` it is 2 P − 1, where P is the probability of the chosen reply. Every
+pair is shown in both orders, and judgements of one order are compared with each other.
 
     form                          what the judge writes                                      read as
     gram                          a letter                                                   P(A)
@@ -19,12 +19,15 @@ is the package's own review step by step, which its small models can write.
 On held-out pairs each order, or each reply, gets ``votes`` judgements. With ``keep`` a meta judge, a scalar head that
 learns to tell right from wrong judgements, keeps the best of them (DeepSeek-GRM's meta RM).
 
-Controls are parameters: ``learn="sft"`` is cross-entropy of its own right judgements, online, in the place of RL
-(rejection fine-tuning), ``learn="none"`` a judge that stays as it is, ``orders="random"`` trains on one order of each
-pair. ``solutions`` adds cross-entropy of the wanted replies, GenRM's mixture.
+Controls:
 
-Left out: the authors' first stage, fine-tuning on what a stronger model wrote; more than two replies; a reward for
-saying the same in both orders.
+- ``learn="sft"`` imitates the judge's own right judgements, online, in the place of RL (rejection fine-tuning).
+- ``learn="none"`` is a judge that does not learn.
+- ``orders="random"`` trains on one order of each pair.
+- ``solutions`` adds cross-entropy of the chosen replies, GenRM's mixture.
+
+Left out: the authors' first stage, fine-tuning on texts of a stronger model; more than two replies; a reward for the
+same verdict in both orders.
 """
 
 from __future__ import annotations
@@ -55,26 +58,26 @@ from cotrain.formats.role_prompts import SOLVE_BARE
 from cotrain.metrics.heldout import measure_verifier
 from cotrain.prompts.templates import SOLVE
 from cotrain.recipes.pair_judge.judging import (
-    COMPARES,
-    RIGHT,
+    COMPARING_FORMS,
+    IS_RIGHT,
+    SFT_WEIGHT,
     VERDICT,
-    WEIGHT,
     Combine,
     Form,
     judge_pair,
-    judging_pairs,
+    measure_judged_pairs,
 )
 from cotrain.rollout import common_roles, verifier_roles
 from cotrain.rollout.pairs import check_pairs, say_reply
 
-LETTERS = ("gram", "rmr1", "thinkrm")
-FORMS: dict[str, Callable[..., Role]] = {  # the role of each, for a policy and its model
-    **{name: partial(verifier_roles.comparer, form=name) for name in verifier_roles.COMPARISONS},
+LETTER_FORMS = ("gram", "rmr1", "thinkrm")  # the verdict is a letter
+ROLE_MAKERS: dict[str, Callable[..., Role]] = {  # form → function of a policy and its model
+    **{form: partial(verifier_roles.comparer, form=form) for form in verifier_roles.COMPARISONS},
     "yesno": partial(verifier_roles.genrm, direct=True),
     "genrm": verifier_roles.genrm,
     "steps": common_roles.verifier,
 }
-STANDING = 1e-30  # a learning rate at which no float32 weight moves
+LR_OF_NO_CHANGE = 1e-30  # at this learning rate no float32 weight moves
 
 
 @recipe(reads="pairs", kl=0.0)
@@ -93,46 +96,64 @@ def pair_judge(
     max_tokens: int = 1024,  # tokens of prompt and reply, at most; pairs with a longer one are left out and counted
 ) -> Recipe:
     check_pairs("pair_judge", run.problems)
-    form = form or ("steps" if common_roles.is_terse(run.model) else "rmr1")
+    is_terse = common_roles.is_terse(run.model)
+    if form is None:
+        form = "steps" if is_terse else "rmr1"
+    if combine is None:
+        combine = "majority" if form in LETTER_FORMS else "mean"
     check_choices(run, form, learn, votes, keep, solutions)
-    rate = STANDING if learn == "none" else run.lr
-    policies = {
-        "judge": reward_model(run.model, lr=rate) if form == "scalar" else run.learner(lr=rate),
-        "says": program(say_reply, tokens_of="judge"),
-        **(run.reference_policies() if learn == "rl" else {}),
-    }
-    prompt = SOLVE if common_roles.is_terse(run.model) else SOLVE_BARE
-    roles = {
-        "judge": common_roles.rater("judge") if form == "scalar" else FORMS[form]("judge", run.model),
-        "reply": Role(policy="says", prompt=prompt, sampling=Sampling(max_tokens=max_tokens)),
-    }
-    by: Algorithm = SFT(where=RIGHT) if learn == "sft" else GRPO(reward_weights={VERDICT: 1.0}, kl=run.kl_penalty())
-    objectives = {"judge": Objective(policy="judge", role="judge", algorithm=Pairwise() if form == "scalar" else by)}
+    is_scalar = form == "scalar"
+
+    # The judge, a program that "says" the replies of the data set, and a meta judge.
+    lr = LR_OF_NO_CHANGE if learn == "none" else run.lr
+    if is_scalar:
+        policies = {"judge": reward_model(run.model, lr=lr)}
+        roles = {"judge": common_roles.rater("judge")}
+    else:
+        policies = {"judge": run.learner(lr=lr)}
+        roles = {"judge": ROLE_MAKERS[form]("judge", run.model)}
+    policies["says"] = program(say_reply, tokens_of="judge")
+    roles["reply"] = Role(
+        policy="says", prompt=SOLVE if is_terse else SOLVE_BARE, sampling=Sampling(max_tokens=max_tokens)
+    )
+    if learn == "rl":
+        policies |= run.reference_policies()
+
+    objectives = {"judge": Objective(policy="judge", role="judge", algorithm=judge_algorithm(run, form, learn))}
     if solutions:
-        objectives["solutions"] = Objective(policy="judge", role="reply", algorithm=SFT(weight=WEIGHT))
+        objectives["solutions"] = Objective(policy="judge", role="reply", algorithm=SFT(weight=SFT_WEIGHT))
+    measures = [measure_judged_pairs(combine=combine, keep=keep, compares=form in COMPARING_FORMS)]
+    if not is_scalar:
+        measures.append(measure_verifier("judge"))
     if keep:
         policies["meta"] = reward_model(run.model, lr=rm_lr)
         roles["meta"] = common_roles.rater("meta")
         objectives["meta"] = Objective(policy="meta", role="meta", algorithm=Pointwise())
-    protocol = partial(judge_pair, form=form, most=max_tokens, meta=bool(keep))
-    train = partial(protocol, asked=run.group_size, orders=orders, pay=pay, solutions=solutions)
-    combine = combine or ("majority" if form in LETTERS else "mean")
-    measured = judging_pairs(combine=combine, keep=keep, compares=form in COMPARES)
-    made = run.recipe(
+        measures.append(measure_verifier("meta", gap="meta/gap"))
+
+    protocol = partial(judge_pair, form=form, max_tokens=max_tokens, meta=bool(keep))
+    training_protocol = partial(protocol, judgements=run.group_size, orders=orders, pay=pay, solutions=solutions)
+    judge_recipe = run.recipe(
         "pair_judge" if learn == "rl" else f"pair_judge-{learn}",
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=constant_schedule(train, *objectives, name="judge", group_size=1),
+        schedule=constant_schedule(training_protocol, *objectives, name="judge", group_size=1),
         evaluate=protocol,
-        measures=(
-            measured,
-            *(() if form == "scalar" else (measure_verifier("judge"),)),
-            *((measure_verifier("meta", gap="meta/gap"),) if keep else ()),
-        ),
+        measures=tuple(measures),
     )
-    scalar = form == "scalar"
-    return replace(made, evaluation=replace(made.evaluation, greedy=not scalar, group_size=1 if scalar else votes))
+    n_rollouts = 1 if is_scalar else votes  # a scalar judge gives the same score each time
+    evaluation = replace(judge_recipe.evaluation, greedy=not is_scalar, group_size=n_rollouts)
+    return replace(judge_recipe, evaluation=evaluation)
+
+
+def judge_algorithm(run: RunConfig, form: Form, learn: str) -> Algorithm:
+    """What the judge learns by: −log σ(s⁺ − s⁻) of a scalar judge, SFT of right judgements, or GRPO."""
+    if form == "scalar":
+        return Pairwise()
+    if learn == "sft":
+        return SFT(where=IS_RIGHT)
+    return GRPO(reward_weights={VERDICT: 1.0}, kl=run.kl_penalty())
 
 
 def check_choices(run: RunConfig, form: Form, learn: str, votes: int, keep: int, solutions: float) -> None:
@@ -150,7 +171,8 @@ def check_choices(run: RunConfig, form: Form, learn: str, votes: int, keep: int,
         raise ConfigError(
             "pair_judge: learn='none' keeps the judge as it is; leave out solutions", code="E_SOLUTIONS_WITHOUT_LEARNER"
         )
-    if form == "scalar" and (learn == "sft" or keep or solutions or run.lora or run.kl):
+    has_settings_of_a_writer = bool(learn == "sft" or keep or solutions or run.lora or run.kl)
+    if form == "scalar" and has_settings_of_a_writer:
         raise ConfigError(
             "pair_judge: form='scalar' says one number by a head and learns by its own loss; leave out learn='sft', "
             "keep, solutions, lora and kl",

@@ -36,7 +36,14 @@ from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.functional.likelihood import outcome_cross_entropy
 from cotrain.algorithms.functional.reductions import masked_sum
 from cotrain.algorithms.functional.values import gae
-from cotrain.algorithms.policy_gradient import PPO_CLIP, KLPenalty, check_loss, has_other_terms, policy_loss, uses_ratio
+from cotrain.algorithms.policy_gradient import (
+    PPO_CLIP,
+    KLPenalty,
+    PolicyLossOptions,
+    check_loss,
+    has_other_terms,
+    uses_ratio,
+)
 from cotrain.algorithms.policy_loss import TokenLoss
 from cotrain.algorithms.ppo import ValueRegression, old_values_of
 from cotrain.algorithms.samples import first_samples, index_groups, trajectories_of, usable_samples, value_of
@@ -288,7 +295,7 @@ class Prime:
     def loss_of(
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, totals: BatchTotals
     ) -> Loss:
-        return policy_loss(predictions, entropy, batch, totals, token_loss=self.loss, kl=self.kl)
+        return PolicyLossOptions(loss=self.loss, kl=self.kl).loss_of(predictions, entropy, batch, totals)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -90,7 +90,7 @@ def ssp(
     proposer: Literal["trained", "frozen"] = "trained",  # frozen: it is not trained
     invalid: float = 0.0,  # reward of a question that is rejected
     cap: int = 16384,  # questions that the pool holds
-    search: str | Search | None = None,  # the library, for any tasks: my_file.py:function of a query
+    search: str | Search | None = None,  # library to search, for any tasks: my_file.py:function of a query
 ) -> Recipe:
     assert not isinstance(search, str)  # the recipe has loaded it
     check_search(search, "ssp")

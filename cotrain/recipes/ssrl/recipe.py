@@ -71,7 +71,7 @@ def ssrl(
     mask: bool = True,  # leave what the model wrote as search results out of the loss
     turns: int = 4,  # searches that the real engine answers, at most
     format_reward: float = 0.1,  # share of the reward that is for the format
-    search: str | Search | None = None,  # the real engine: my_file.py:function of a query; World has one
+    search: str | Search | None = None,  # search engine: my_file.py:function of a query; World has one
 ) -> Recipe:
     assert not isinstance(search, str)  # the recipe has loaded it
     check_search(search, "ssrl")

@@ -63,16 +63,16 @@ MOST = 512  # tokens of a reply to a conversation
 def adversarial_imitation(
     run: RunConfig,
     *,
-    variant: Literal["gad", "raro"] = "gad",  # which method: a scalar discriminator, or a critic that speaks
+    variant: Literal["gad", "raro"] = "gad",  # variant of the method: a scalar discriminator, or a critic that speaks
     discriminator: Literal["trained", "frozen"] = "trained",  # frozen: it is not trained after the warm-up
     discriminator_model: str | None = None,  # initial weights of the discriminator; by default the generator's model
     discriminator_lr: float = 2e-4,  # learning rate of the discriminator
     warmup: NotNegative = 20,  # steps in which the generator learns the expert's replies by cross-entropy
-    form: Literal["pair", "steps"] | None = None,  # of raro: what the critic reads; steps of models that know them
-    critiques: int = 4,  # of raro: of each reply
-    tie: Share = 0.5,  # of raro: what a tie earns both
+    form: Literal["pair", "steps"] | None = None,  # what raro's critic reads; steps of models that know them
+    critiques: int = 4,  # critiques of each reply, in raro
+    tie: Share = 0.5,  # reward of both replies for a tie, in raro
     replay: NotNegative = 0,  # replies of an earlier generator that the discriminator learns from too
-    weights: Literal["own", "shared"] = "own",  # of raro: two policies, or one in both roles
+    weights: Literal["own", "shared"] = "own",  # two policies, or one in both roles, in raro
 ) -> Recipe:
     chats = check_demonstrations("adversarial_imitation", run.problems)
     initial_discriminator = discriminator_model or run.model

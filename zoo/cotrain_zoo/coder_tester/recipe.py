@@ -92,7 +92,7 @@ PROGRAMS = {"reference": recite_tests, "random": shuffle_outputs}
 def coder_tester(
     run: RunConfig,
     *,
-    variant: Variant = "cure",  # which method: what the tester sees and what pays
+    variant: Variant = "cure",  # variant of the method: what the tester sees and what pays
     coder: Literal["trained", "frozen"] = "trained",  # frozen: it is never trained
     tester: Literal["trained", "frozen", "reference", "random"] = "trained",  # who tests
     tester_model: str | None = None,  # initial weights of the tester; by default the coder's model
@@ -101,8 +101,8 @@ def coder_tester(
     most: int | None = None,  # tests of a turn that count; by default 1, of code_a1 4
     sees: Sees | None = None,  # what the tester is shown; by default as the variant has it
     pay: Pay | None = None,  # what pays the coder; by default "truth", of code_a1 "both"
-    valid_by: ValidBy = "reference",  # of cure: who says that a test is valid
-    alpha: float = 0.5,  # of code_a1: weight of valid tests in the tester's reward
+    valid_by: ValidBy = "reference",  # who says that a test is valid, in cure
+    alpha: float = 0.5,  # weight of valid tests in the tester's reward, in code_a1
 ) -> Recipe:
     source = ShortPrograms() if run.tasks is None else run.tasks
     if not isinstance(source, ShortPrograms | ProgramTasks):
