@@ -1,8 +1,10 @@
 """Files that a user names, read in bounded time and memory, whatever is behind the name.
 
-A device, a pipe or a socket is refused before it is opened: it may never answer, or never end. No more is read than
-the size that the file had, so that those of the system which say 0 and go on for ever count as empty. A line is cut
-once it is longer than any row of data may be, a file refused that is larger than memory should hold.
+- A device, a pipe or a socket is refused before it is opened: it may never answer, or never end.
+- No more is read than the size that the file had when it was opened. So a file of the system that says it has 0 bytes,
+  and never ends, counts as empty.
+- A line is cut once it is longer than any row of data may be.
+- A file that is larger than memory should hold is refused.
 
 Left out: input from a pipe; write it to a file first.
 """
@@ -33,13 +35,16 @@ MOST_DOCUMENT = 1 << 25  # bytes of a JSON document of a run; parsed it may take
 PACKED = 200  # a gzip file may unpack to so many times its size
 PACKED_LEAST = 1 << 26  # and to so many bytes in any case
 _DEEP_KEY = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){200}")  # a.a.a…
-DEEPEST = 32  # tables and lists inside each other in a file of settings
+DEEPEST = 32  # tables and lists inside each other in a TOML file
+_TOO_DEEP = f"nested too deeply; expected at most {DEEPEST} tables inside each other"
 
 
 def absolute_path(path: str | Path) -> Path:
-    """A path that holds wherever the process goes: ``~`` and the links of its folder are followed, and its last name
-    stays as it was given. What a file is called says what is in it, and files of a cache are links to others without an
-    ending. Links in a circle, and a home that nobody has, stay as they are written."""
+    """A path that stays the same wherever the process goes: ``~`` and the links of its folder are followed. Links in a
+    circle, and the home of an unknown user, stay as they are written.
+
+    If the file itself is a link, it keeps its name: the ending says what is in it, and in a download cache links point
+    to files without one."""
     expanded = os.path.expanduser(path)
     folder, name = os.path.split(expanded)
     if name in ("", ".", ".."):
@@ -49,17 +54,19 @@ def absolute_path(path: str | Path) -> Path:
 
 def lines_of_file(path: Path) -> Iterator[bytes]:
     """The lines of a file, unpacked where its name ends in ``.gz``, each with its line break. Of a line above
-    ``MOST_ROW`` bytes only the first ``MOST_ROW + 1`` are given. Raises DataError."""
+    ``MOST_ROW`` bytes only the first ``MOST_ROW + 1`` are given, by which the caller sees that it is too long. Raises
+    DataError."""
     with _open_bounded(path, MOST_LINES) as (stream, most):
-        total = 0
+        total = 0  # bytes that were read; one more than ``most`` shows that the file is too large
         while line := stream.readline(min(MOST_ROW, most - total) + 1):
             total += len(line)
-            rest = line
+            piece = line
             length = len(line)
-            while length > MOST_ROW and rest and not rest.endswith(b"\n") and total <= most:
-                rest = stream.readline(min(1 << 20, most - total) + 1)
-                total = total + len(rest)
-                length = length + len(rest)
+            # Pass over what is left of a line that is too long.
+            while length > MOST_ROW and piece and not piece.endswith(b"\n") and total <= most:
+                piece = stream.readline(min(1 << 20, most - total) + 1)
+                total += len(piece)
+                length += len(piece)
                 if length > MOST_LINE:
                     raise DataError(
                         f"{path}: a line of more than {MOST_LINE} bytes; expected one row a line",
@@ -91,56 +98,62 @@ def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file whose numbers are of 64 bits. Raises DataError."""
     content = text_of_file(path)
     try:
-        if _DEEP_KEY.search(content):  # tomllib takes a time that grows with the square of it
+        if _DEEP_KEY.search(content):  # tomllib takes a time that grows with the square of its depth
             raise RecursionError
         table = tomllib.loads(content)
     except RecursionError as error:
-        raise DataError(
-            f"{path}: nested too deeply; expected at most {DEEPEST} tables inside each other", code="E_FILE_TOO_DEEP"
-        ) from error
+        raise DataError(f"{path}: {_TOO_DEEP}", code="E_FILE_TOO_DEEP") from error
     except DataError:
         raise
     except ValueError as error:  # raised by TOML, and by Python for a number of thousands of digits
         raise DataError(f"{path}: not TOML ({str(error).partition(';')[0]:.200})", code="E_NOT_TOML") from error
-    level: list[tuple[str, Any]] = [("", table)]
-    for _ in range(DEEPEST):
-        deeper = []
-        for name, value in level:
-            items = value.items() if isinstance(value, dict) else enumerate(value)
-            for key, inside in items:
-                inside_name = f"{name}.{key}".lstrip(".")
-                if isinstance(inside, dict | list) or _check_file_size(path, inside_name, inside):
-                    deeper.append((inside_name, inside))
-        level = deeper
-
-    if level:
-        raise DataError(
-            f"{path}: nested too deeply; expected at most {DEEPEST} tables inside each other", code="E_FILE_TOO_DEEP"
-        )
+    _check_values(path, table)
     return table
 
 
-def _check_file_size(path: Path, name: str, value: Any) -> bool:
-    """Raise DataError for a whole number of more than 64 bits; else False."""
+def _check_values(path: Path, table: dict[str, Any]) -> None:
+    """Raise DataError for tables nested deeper than ``DEEPEST``, and for a whole number of more than 64 bits."""
+    level: list[tuple[str, Any]] = [("", table)]  # the containers of one depth, by their dotted names
+    for _ in range(DEEPEST):
+        next_level = []
+        for name, container in level:
+            items = container.items() if isinstance(container, dict) else enumerate(container)
+            for key, value in items:
+                value_name = f"{name}.{key}".lstrip(".")
+                if isinstance(value, dict | list):
+                    next_level.append((value_name, value))
+                else:
+                    _check_number(path, value_name, value)
+        level = next_level
+
+    if level:
+        raise DataError(f"{path}: {_TOO_DEEP}", code="E_FILE_TOO_DEEP")
+
+
+def _check_number(path: Path, name: str, value: Any) -> None:
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise DataError(
             f"{path}: {name:.60} is a number of more than 64 bits; write a smaller one", code="E_NUMBER_TOO_LARGE"
         )
-    return False
 
 
 def open_regular(path: Path | str) -> BufferedReader:
-    """A file of a run, or of the user's, to be read. Raises OSError, also for what is no regular file: to open a pipe
-    is to wait for whoever writes to it."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    """Open a file of a run, or of the user's, for reading. Raises OSError, also for what is no regular file: reading a
+    pipe would wait for whoever writes to it."""
+    descriptor = _open_without_waiting(path)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return open(descriptor, "rb")
 
 
+def _open_without_waiting(path: Path | str) -> int:
+    """A descriptor. Without O_NONBLOCK, opening a pipe would wait for a writer."""
+    return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
 def read_regular(path: Path | str, most: int = MOST_DOCUMENT) -> bytes:
-    """All of such a file. Raises OSError, also for one of more than ``most`` bytes."""
+    """All of a file that ``open_regular`` opens. Raises OSError, also for one of more than ``most`` bytes."""
     with open_regular(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -149,40 +162,44 @@ def read_regular(path: Path | str, most: int = MOST_DOCUMENT) -> bytes:
 
 
 def whole_lines(file: BufferedReader, start: int = 0, most: int = MOST_LINE) -> Iterator[tuple[bytes | None, int]]:
-    """The lines of a regular file from a byte on, each without its line break, and the byte where it ends. A line of
-    more than ``most`` bytes is None, and a last line without a line break is left for later. Raises OSError for a file
-    of more than ``MOST_LINES`` bytes: a file may have any size without taking up the disk."""
+    """The lines of a regular file from byte ``start`` on, each without its line break, with the byte at which the next
+    line begins. For a line of more than ``most`` bytes the text is None. A last line without a line break is not given:
+    it is still being written.
+
+    Raises OSError for a file of more than ``MOST_LINES`` bytes: one with holes in it may be larger than the disk."""
     if os.fstat(file.fileno()).st_size > MOST_LINES:
         raise OSError(errno.EFBIG, f"more than {MOST_LINES} bytes", file.name)
     file.seek(start)
     end = start
     while line := file.readline(most):
-        end = end + len(line)
-        last = line
-        while not last.endswith(b"\n"):
-            last = file.readline(MOST_ROW)
-            if not last:
+        end += len(line)
+        piece = line
+        while not piece.endswith(b"\n"):
+            piece = file.readline(MOST_ROW)
+            if not piece:
                 return
-            end += len(last)
-        yield (line[:-1] if last is line else None), end
+            end += len(piece)
+        is_complete = piece is line
+        yield (line[:-1] if is_complete else None), end
 
 
 @contextmanager
 def _open_bounded(path: Path, most: int) -> Iterator[tuple[BinaryIO, int]]:
-    """A regular file, and how many bytes of it, unpacked, are to be read at most."""
+    """A stream of a regular file, unpacked where its name ends in ``.gz``, and the most bytes to be read of it. Errors
+    of the system, and of gzip, become DataError, also those that are raised while the caller reads."""
     try:
-        size = _size_of_regular(path, os.stat(path))
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        _size_of_regular(path, os.stat(path))  # before it is opened, which for a device may have effects
+        descriptor = _open_without_waiting(path)
         with open(descriptor, "rb") as file:
             size = _size_of_regular(path, os.fstat(descriptor))
-            packed = path.name.lower().endswith(".gz")
+            is_packed = path.name.lower().endswith(".gz")
             if size > most:
                 raise DataError(
                     f"{path}: {size} bytes, and at most {most} are read; give it in several files, of data with "
                     "one object a line (.jsonl)",
                     code="E_FILE_TOO_LARGE",
                 )
-            if packed and size:
+            if is_packed and size:
                 with gzip.open(file) as stream:
                     yield stream, min(most, max(PACKED_LEAST, PACKED * size))  # type: ignore[misc]
             else:
@@ -202,24 +219,25 @@ def _open_bounded(path: Path, most: int) -> Iterator[tuple[BinaryIO, int]]:
 
 
 class _BoundedFile:
-    """The first ``left`` bytes of a file."""
+    """The first ``size`` bytes of a file."""
 
-    def __init__(self, file: BinaryIO, left: int) -> None:
+    def __init__(self, file: BinaryIO, size: int) -> None:
         self._file = file
-        self._left = left
+        self._unread = size
 
     def read(self, size: int) -> bytes:
-        return self._count_read(self._file.read(min(size, self._left)))
+        return self._count_read(self._file.read(min(size, self._unread)))
 
     def readline(self, size: int) -> bytes:
-        return self._count_read(self._file.readline(min(size, self._left)))
+        return self._count_read(self._file.readline(min(size, self._unread)))
 
     def _count_read(self, part: bytes) -> bytes:
-        self._left -= len(part)
+        self._unread -= len(part)
         return part
 
 
 def _size_of_regular(path: Path, status: os.stat_result) -> int:
+    """The size of a file in bytes. Raises DataError for what is no regular file."""
     if not stat.S_ISREG(status.st_mode):
         kinds = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
         raise DataError(
@@ -230,6 +248,7 @@ def _size_of_regular(path: Path, status: os.stat_result) -> int:
 
 
 def _check_expansion(path: Path, size: int, most: int) -> None:
+    """Raise DataError where more was read than ``_open_bounded`` allows, which only a packed file has."""
     if size > most:
         raise DataError(
             f"{path}: unpacks to more than {most} bytes ({PACKED} times its size, or more than is read at once); "

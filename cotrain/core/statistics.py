@@ -1,16 +1,20 @@
 """Estimates with 95 % intervals, and the few formulas that make them.
 
-Every number in a report is an ``Estimate``: value, interval, sample size. Which interval: a mean over seeds has
-Student's t, with problems that differ from seed to seed that of ``over_seeds_and_problems``; a sum or difference of two
-estimates "square and add" of their intervals (Zou & Donner 2008); a share Wilson's; figures of one run on held-out
-problems, where samples come in clusters, those of ``metrics/clusters.py``. What is bounded has a bounded interval:
-``Estimate.clip_to``. Fewer than ``LEAST`` seeds have no interval, and nothing follows from them.
+Every number in a report is an ``Estimate``: value, interval, sample size. The interval is that of
 
-What is not known is said so: an undefined value is NaN, an unknown bound is infinite, and both become ``null`` in
-JSON. A comparison with an unknown bound therefore never finds a difference.
+- Student's t for a mean over seeds; where each seed has problems of its own, ``over_seeds_and_problems``;
+- "square and add" (Zou & Donner 2008) for a difference of two estimates;
+- Wilson for a share;
+- ``metrics/clusters.py`` for figures of one run on held-out problems, as samples of one problem are a cluster.
 
-A difference is significant only where p is well below 0.05 (``smallest_significant``, ``significance_level``): an
-interval that just leaves out zero is what luck gives to those who try often.
+The interval of a figure that has bounds stays within them (``Estimate.clip_to``). Fewer than ``LEAST`` seeds have no
+interval, and nothing follows from them.
+
+An undefined value is NaN, an unknown bound is infinite, and both become ``null`` in JSON. So a comparison with an
+unknown bound never finds a difference.
+
+A difference counts as significant only where p is well below 0.05 (``smallest_significant``, ``significance_level``):
+who compares often gets intervals that just leave out zero by luck.
 
 Left out: corrections for many comparisons, other levels than 95 %.
 """
@@ -23,9 +27,14 @@ from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 Z = 1.959963984540054  # 97.5 % point of the normal distribution
-FEW_TESTED = 20  # test problems; with fewer, a change from before to after is hardly ever seen
-LEAST = 3  # seeds, below which there is no interval and no verdict
-MARGIN = 0.8  # a significant difference lies beyond zero by this point of Student's t, and by the 97.5 % point
+FEW_TESTED = 20  # test problems: with fewer, a change from before to after is hardly ever seen
+LEAST = 3  # seeds: with fewer there is no interval and no verdict
+# A significant difference is larger than (t at 97.5 % + t at this share) standard errors: as in the planning of a study
+# with a power of 80 %.
+POWER = 0.8
+
+
+_POWER_MASS = 2 * POWER - 1  # of the distribution between −t and t, for the t at ``POWER``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +51,8 @@ class Estimate:
         return self.low <= value <= self.high
 
     def clip_to(self, low: float, high: float) -> Estimate:
-        """The same with its bounds cut to what the measure can be; unknown ones stay unknown."""
+        """The estimate of a figure that lies between ``low`` and ``high``: its bounds are moved between them, and
+        unknown ones stay unknown."""
         return replace(
             self,
             low=self.low if math.isinf(self.low) else min(max(self.low, low), high),
@@ -78,15 +88,18 @@ def _finite_or_none(number: float) -> float | None:
 
 
 def wilson_interval(share: float, n: float, quantile: float = Z) -> tuple[float, float]:
-    """Wilson's score interval of a share among ``n`` independent observations, which need not be a whole number (Wilson
-    1927): the p for which ``share`` lies within ``quantile`` standard errors √(p(1 − p) / n). It stays in [0, 1] and
-    has a width also where the share is 0 or 1."""
+    """Wilson's score interval of a share among ``n`` independent observations (Wilson 1927): all p for which ``share``
+    lies within ``quantile`` standard errors √(p(1 − p) / n) of p. It stays in [0, 1] and has a width also where the
+    share is 0 or 1. ``n``, an effective number, need not be whole."""
     if not (0.0 <= share <= 1.0 and n > 0.0):
         raise ValueError(f"wilson needs a share in [0, 1] and n > 0, found share={share}, n={n}")
-    spread = quantile * quantile / n
-    middle = (share + spread / 2) / (1 + spread)
-    half = math.sqrt(spread * share * (1 - share) + spread * spread / 4) / (1 + spread)
-    return (0.0 if share == 0.0 else max(0.0, middle - half)), (1.0 if share == 1.0 else min(1.0, middle + half))
+    z2_over_n = quantile * quantile / n
+    middle = (share + z2_over_n / 2) / (1 + z2_over_n)
+    half_width = math.sqrt(z2_over_n * share * (1 - share) + z2_over_n * z2_over_n / 4) / (1 + z2_over_n)
+    # At 0 and 1 the formula gives exactly that bound, but for rounding.
+    low = 0.0 if share == 0.0 else max(0.0, middle - half_width)
+    high = 1.0 if share == 1.0 else min(1.0, middle + half_width)
+    return low, high
 
 
 def mean_interval(values: Sequence[float]) -> Estimate:
@@ -95,14 +108,16 @@ def mean_interval(values: Sequence[float]) -> Estimate:
 
 
 def over_seeds_and_problems(runs: Sequence[tuple[float, Sequence[float]]]) -> Estimate:
-    """Mean over n seeds of a figure, or of a difference of two arms, each with what its own problems say of it.
+    """Mean over seeds of a figure, or of a difference of two arms, where each seed has test problems of its own.
 
-    Seeds are drawn, and problems within each: the variance of a seed's figure is σ² + v/N for N problems, of which the
-    seeds' s² is an estimate already, since each has problems of its own. It is held from below by the mean of v/N, so
-    that seeds which agree by luck do not make an interval that their problems cannot bear: max(s², v/N)/n, and ±
-    Student's t with n − 1 degrees of freedom. (A bootstrap that resamples seeds and then problems counts the problems
-    twice, s² + v/N: in simulations its 95 % hold 99.9 % where seeds hardly differ. Nested sampling: Davison & Hinkley
-    1997, section 3.8.)
+    Both seeds and problems are drawn at random: a seed's figure has the variance σ² + v/N, for seeds that differ by σ²
+    and N problems of variance v. The sample variance s² of the seeds' figures estimates this sum already. Seeds that
+    agree by luck have too small an s², so it is at least the mean of v/N over seeds. The interval is the mean ±
+    Student's t with n − 1 degrees of freedom times √(max(s², v/N) / n).
+
+    (A bootstrap that resamples seeds and then problems counts the problems twice, s² + v/N: in simulations its 95 %
+    interval holds the mean in 99.9 % of cases where seeds hardly differ. Nested sampling: Davison & Hinkley 1997,
+    section 3.8.)
 
     Args:
         runs: for each seed the figure and its problems' values (``runs/figures.py``), () where they are not known.
@@ -114,9 +129,9 @@ def over_seeds_and_problems(runs: Sequence[tuple[float, Sequence[float]]]) -> Es
     if n < LEAST:
         return Estimate(value=mean, low=-math.inf, high=math.inf, n=n)
     between = math.fsum((value - mean) ** 2 for value, _ in runs) / (n - 1)
-    within = math.fsum(_sample_variance(said) / len(said) for _, said in runs if said) / n
-    half = student_t(n - 1) * math.sqrt(max(between, within) / n)
-    return Estimate(value=mean, low=mean - half, high=mean + half, n=n)
+    within = math.fsum(_sample_variance(values) / len(values) for _, values in runs if values) / n
+    half_width = student_t(n - 1) * math.sqrt(max(between, within) / n)
+    return Estimate(value=mean, low=mean - half_width, high=mean + half_width, n=n)
 
 
 def _sample_variance(values: Sequence[float]) -> float:
@@ -125,20 +140,21 @@ def _sample_variance(values: Sequence[float]) -> float:
 
 
 def smallest_significant(change: Estimate) -> float:
-    """The smallest difference that is significant next to this interval: (t of 97.5 % + t of 80 %) standard errors, so
-    that p < ``significance_level``. The standard error comes from the same data, so this says nothing of what a design
-    could have found beforehand. Infinite where the interval is unknown."""
+    """The smallest value of this difference that would be significant, given the width of its interval: (t at 97.5 % +
+    t at 80 %) standard errors, which is where p is ``significance_level``. The standard error comes from the same data,
+    so this is no power analysis of the design. Infinite where the interval is unknown."""
     if change.n < LEAST or not math.isfinite(change.high - change.low):
         return math.inf
-    half = (change.high - change.low) / 2
+    half_width = (change.high - change.low) / 2  # t at 97.5 %, times the standard error
     df = change.n - 1
-    return half * (1.0 + student_t(df, 2 * MARGIN - 1) / student_t(df))
+    return half_width * (1.0 + student_t(df, _POWER_MASS) / student_t(df))
 
 
 def significance_level(n: int) -> float:
     """The two-sided p below which a difference over ``n >= LEAST`` seeds is significant: 0.021 for five, 0.012 for
     ten."""
-    return 1.0 - _central_mass(student_t(n - 1) + student_t(n - 1, 2 * MARGIN - 1), n - 1)
+    df = n - 1
+    return 1.0 - _central_mass(student_t(df) + student_t(df, _POWER_MASS), df)
 
 
 def paired_difference(a: Sequence[float], b: Sequence[float]) -> Estimate:
@@ -158,31 +174,37 @@ def independent_difference(a: Estimate, b: Estimate) -> Estimate:
 
 
 def student_t(df: int, mass: float = 0.95) -> float:
-    """The point t for which −t to t holds ``mass`` of Student's t with ``df >= 1`` degrees of freedom (0.95: the 97.5 %
-    point): bisection of the finite sum for whole degrees (Abramowitz & Stegun 26.7.3–4), and from 200 on the expansion
-    around the normal (26.7.5)."""
+    """The t for which Student's t distribution with ``df >= 1`` degrees of freedom has ``mass`` between −t and t: 0.95
+    gives the 97.5 % point. Found by bisection of ``_central_mass``; from 200 degrees on by the expansion around the
+    normal distribution (Abramowitz & Stegun 26.7.5)."""
     if df < 1:
         raise ValueError(f"student_t needs df >= 1, found {df}")
     if df >= 200:
         z = NormalDist().inv_cdf((1 + mass) / 2)
         return z + (z**3 + z) / (4 * df) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * df * df)
-    low, high = 0.0, 20.0
+    low = 0.0
+    high = 20.0
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if _central_mass(middle, df) < mass else (low, middle)
+        if _central_mass(middle, df) < mass:
+            low = middle
+        else:
+            high = middle
     return (low + high) / 2
 
 
 def _central_mass(t: float, df: int) -> float:
-    """P(−t < T < t)."""
+    """P(−t < T < t) of Student's t, by the finite sums for odd and even whole degrees of freedom (Abramowitz & Stegun
+    26.7.3–4)."""
     angle = math.atan(t / math.sqrt(df))
     sine = math.sin(angle)
     cosine = math.cos(angle)
     if df == 1:
         return 2 * angle / math.pi
-    odd = df % 2
-    term = total = cosine if odd else 1.0
-    for j in range(3 if odd else 2, df - 1, 2):
+    is_odd = df % 2 == 1
+    term = cosine if is_odd else 1.0
+    total = term
+    for j in range(3 if is_odd else 2, df - 1, 2):
         term *= cosine * cosine * (j - 1) / j
         total += term
-    return 2 / math.pi * (angle + sine * total) if odd else sine * total
+    return 2 / math.pi * (angle + sine * total) if is_odd else sine * total

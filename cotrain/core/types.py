@@ -1,8 +1,8 @@
 """The carriers that travel through one step of co-training: Task → Completion → Trace (with Rewards) → Episode.
 
-All are frozen; lists are tuples. Token axes: ``[P]`` prompt tokens, ``[T]`` all tokens from the first sampled one on:
-in a conversation of several turns also what was given between them (``Trace.mask``). Ground truth (``Trace.metadata``)
-is for telemetry and evaluation; an algorithm never reads it.
+All are frozen; lists are tuples. Token axes: ``[P]`` prompt tokens; ``[T]`` all tokens from the first sampled one on,
+in a conversation of several turns those between the turns too, which were not sampled (``Trace.mask``). Ground truth
+(``Trace.metadata``) is for telemetry and evaluation; an algorithm never reads it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ class ParseFailure:
 
     reason: str  # a short fixed phrase such as "no answer"; it is a metric's key
     format_score: float = 0.0  # in [0, 1]
-    tagged: str | None = field(default=None, compare=False)  # the answer that it names all the same, in tags: graded
+    # The answer in tags of a text that is not readable otherwise. It is graded, so that metrics can say how many such
+    # answers are right.
+    tagged: str | None = field(default=None, compare=False)
     ok: ClassVar[bool] = False
 
 
@@ -86,7 +88,7 @@ class AsyncGrader(Protocol):
     """A grader that works outside of this process, so that many answers are graded at once."""
 
     async def agrade(self, task: Task, text: str) -> Grade:
-        """``grade``, while others go on."""
+        """``grade`` for a running event loop, which it does not block."""
         ...
 
 
@@ -101,9 +103,9 @@ class Task:
     difficulty: float  # number of operations for procedural problems, 0 where unknown
     grader: Grader = field(repr=False, compare=False)
     paraphrases: tuple[str, ...] = ()  # the same problem in other words; answer and grader hold for them too
-    labelled: bool = True  # may its truth be paid or taught? If not, it is for metrics alone
-    gradable: bool = True  # can anybody say whether an answer is right? If not, nothing is noted of it
-    whole: bool = False  # graded by all that is said, such as a program, and not by an answer in it
+    labelled: bool = True  # may rewards and training use its gold answer? If not, that is for metrics alone
+    gradable: bool = True  # can anybody say whether an answer is right? If not, no metadata say so
+    whole: bool = False  # is the whole response graded, as a program is, and not an answer in it
 
     def grade(self, text: str) -> Grade:
         return self.grader.grade(self, text)
@@ -142,7 +144,7 @@ def has_split(source: TaskSource, split: str) -> bool:
     return True
 
 
-COLDEST = 1e-6  # temperature below which tokens are greedy: logits divided by less may leave the range of float32
+COLDEST = 1e-6  # temperature below which sampling is greedy: logits divided by less may leave the range of float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,23 +161,23 @@ class Sampling:
         return self.temperature < COLDEST
 
 
-FAILED = "failed"  # the finish of a completion that is none
+FAILED = "failed"  # ``Completion.finish`` where an engine could not sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """The answer of an engine to one request."""
+    """What an engine sampled for one request."""
 
     token_ids: tuple[int, ...]  # [T] sampled tokens, the stop token included
     logprobs: tuple[float, ...]  # [T] log-probability of each under the distribution it was drawn from
     finish: str  # "stop" (a stop token was sampled, or a stop string completed), "length", or "failed"
-    policy: str  # policy that answered
-    version: int  # version of the weights that answered
+    policy: str  # policy that sampled
+    version: int  # version of its weights
     score: float | None = None  # output of a scoring policy's head after the prompt
-    failure: str | None = None  # why there is no answer, where "finish" is "failed": a server's fault, or no room
+    failure: str | None = None  # why nothing was sampled, if ``finish`` is "failed": a server's fault, a full context
     entropies: bytes = b""  # [T] of the distribution of each token, as levels (``core/entropy.py``); b"" where unknown
     parts: tuple[TurnRange, ...] = ()  # sampled ranges if a tool wrote in between; () if all tokens were sampled
-    calls: tuple[str, ...] = ()  # outcome of each tool call
+    calls: tuple[str, ...] = ()  # what came of each tool call
 
     @property
     def sampled_count(self) -> int:
@@ -199,7 +201,9 @@ class TurnRange:
     start: int  # [start, end) in token_ids
     end: int
     finish: str  # "stop" or "length"
-    goes_on: bool = False  # in a new message, with the tokens that the turn before left of its answer's
+    # Whether it continues the answer of the turn before in a new message, with the tokens of the answer's limit that
+    # that turn left.
+    goes_on: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,25 +224,25 @@ class Trace:
     version: int  # version of the policy's weights when it spoke
     group: str  # group key: traces of one role with the same key are compared with each other
     prompt_ids: tuple[int, ...]  # [P] everything before the first sampled token
-    token_ids: tuple[int, ...]  # [T] all after it: sampled, with stop tokens, and given between; the last is sampled
-    logprobs: tuple[float, ...]  # [T] sampler log-probabilities; 0 where given
+    token_ids: tuple[int, ...]  # [T] all tokens from then on, those between turns too; the last one is sampled
+    logprobs: tuple[float, ...]  # [T] sampler log-probabilities; 0 between turns
     text: str  # decoded text of token_ids without control tokens
     finish: str  # "stop" or "length", of the last turn
     rewards: tuple[Reward, ...]
     failure: str | None = None  # reason this trace may not be trained on, or None
     findings: Mapping[str, Any] = field(default_factory=dict)  # JSON view of the parser's result, for ledger and report
-    metadata: Mapping[str, Any] = field(default_factory=dict)  # ground truth: for telemetry and evaluation, never for
-    # training
+    # Ground truth: for telemetry and evaluation, never for training.
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     parent: str | None = None  # address of the trace this one judges, if any
     score: float | None = None  # output of a scoring policy, whose one token is the stop token
     turns: tuple[TurnRange, ...] = ()  # range of each turn; () if one turn is all of token_ids
-    entropies: bytes = b""  # [T] as of a Completion, 0 where given; b"" where an engine does not tell them
-    trajectory: str = ""  # address of the first of several sequences that share one reward; "" for a sequence of its
-    # own
+    entropies: bytes = b""  # [T] as in a Completion, 0 between turns; b"" where an engine does not tell them
+    # Address of the first of several traces that share one reward, such as a player's moves; "" for a trace by itself.
+    trajectory: str = ""
 
     @property
     def trajectory_id(self) -> str:
-        """Traces of one trajectory have the same: it is what a reward is paid for, and what counts once."""
+        """The same for all traces of one trajectory, which is what a reward is paid for, and what counts once."""
         return self.trajectory or str(self.address)
 
     @property
@@ -257,11 +261,11 @@ class Trace:
         return sum(turn.end - turn.start for turn in self.turns) if self.turns else len(self.token_ids)
 
 
-UNLABELLED = "unlabelled"  # the split of training problems without a truth
-# Failure of an episode whose problem does not fit a model's context, and of a turn whose prompt does not fit since
-# others said too much.
+UNLABELLED = "unlabelled"  # the split of training problems without a gold answer
+# Failure of an episode whose problem does not fit a model's context, and of a turn whose prompt does not fit because of
+# what other roles said.
 TOO_LONG = "prompt too long"
-BROKEN_OFF = "protocol failed"  # failure of the traces of an episode that broke off; the episode has the details
+BROKEN_OFF = "protocol failed"  # failure of the traces of an episode that broke off; the episode's own says why
 SAYING = ", saying: "  # in a failure: before it is a short fixed phrase, behind it a server's own words
 
 
@@ -271,8 +275,8 @@ def kind_of_failure(failure: str) -> str:
 
 
 # A protocol: an async function of a task, of the roles of one episode, and of the stores that its phase names. Its
-# result is ignored. Options are bound to it by keyword, as in ``partial(solve_then_verify, reviews=8)``: type checkers
-# hold them against the protocol's signature, and ``check_protocol`` does when the recipe is built.
+# result is ignored. Options are bound to it by keyword, as in ``partial(solve_then_verify, reviews=8)``. Type checkers
+# compare them with the protocol's signature, and so does ``check_protocol`` when the recipe is built.
 RolloutFn = Callable[..., Coroutine[Any, Any, Any]]
 
 
@@ -288,31 +292,29 @@ class Episode:
     failure: str | None = None  # why the protocol broke off; None if it did not
 
 
-# -- State that can be saved: whoever owns some has ``state()`` and ``load()``, and ``load`` takes all of it or none.
+# -- State that can be saved. Its owner has the methods ``state()`` and ``load()``; ``load`` takes all of it or none.
 
 State = dict[str, Any]  # JSON values only; tensors are saved next to it, by name
 
 
 def take_fields(owner: str, state: Mapping[str, Any], *fields: str) -> list[Any]:
-    """Return ``[state[f] for f in fields]`` and refuse missing and unknown fields alike.
-
-    Raises StateError, naming the owner and every field that is missing or unknown.
-    """
-    missing = [f for f in fields if f not in state]
-    unknown = [f for f in state if f not in fields]
+    """The values of these fields, in order. Raises StateError where one is missing, or the state has others, too;
+    ``owner``: whose state it is, for the message."""
+    missing = [field for field in fields if field not in state]
+    unknown = [field for field in state if field not in fields]
     if missing or unknown:
         raise StateError(
             f"state of {owner} does not fit: missing {missing or 'nothing'}, unknown {unknown or 'nothing'}",
             code="E_STATE_MISFIT",
         )
-    return [state[f] for f in fields]
+    return [state[field] for field in fields]
 
 
 class Store(Protocol):
     """Something that a run collects and that grows from step to step (``rollout/stores.py``)."""
 
     def with_episodes(self, episodes: Sequence[Episode], step: int) -> Store:
-        """The store when the episodes of a step are over."""
+        """The store as it is after a step with these episodes."""
         ...
 
     def metrics(self) -> dict[str, float]: ...
@@ -320,5 +322,5 @@ class Store(Protocol):
     def state(self) -> State: ...
 
     def restore_state(self, state: State) -> Store:
-        """The store that gave this state. Raises StateError."""
+        """A store as the one that gave this state by ``state``. Raises StateError."""
         ...

@@ -1,7 +1,7 @@
-"""Loading the user's own Python: a file by its path, and a class by the text that a run has saved of it.
+"""Loading the user's own Python, and saying where it failed.
 
-``path/to/file.py:AlgorithmName`` is what a file of its own defines; ``package.module:AlgorithmName`` what an installed
-package does.
+A run saves the name of a class or function, its *target*, and finds it again by that: ``path/to/file.py:AlgorithmName``
+is one that a file defines, ``package.module:AlgorithmName`` one of an installed package.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from cotrain.core.errors import SHOWN, ConfigError, CotrainError, error_text, ne
 from cotrain.core.input_files import MOST_HANDWRITTEN, absolute_path, content_of_file
 from cotrain.core.trust import admit_command, admit_file, admit_module
 
-INTERRUPTS = (KeyboardInterrupt, CancelledError, GeneratorExit)  # what passes through a user's code and is not its own
-MODULE_PREFIX = "cotrain_user_"  # prefix of the names of modules that were loaded by their path
+INTERRUPTS = (KeyboardInterrupt, CancelledError, GeneratorExit)  # raised inside of a user's code, but not by its fault
+MODULE_PREFIX = "cotrain_user_"  # of the names of modules that ``load_file`` has loaded
 
 
 class _UncachedLoader(SourceFileLoader):
@@ -48,12 +48,12 @@ def load_file(path: str, where: str) -> ModuleType:
     if not file.is_file():
         raise ConfigError(f"{where}: there is no file {path}", code="E_CODE_FILE_MISSING")
     admit_file(path)
-    name = f"{MODULE_PREFIX}{file.stem}"
-    place = absolute_path(file)
-    loader = _UncachedLoader(name, str(place)) if file.suffix == ".py" else None
-    spec = importlib.util.spec_from_file_location(name, place, loader=loader) if loader else None
-    if spec is None or spec.loader is None:
+    if file.suffix != ".py":
         raise ConfigError(f"{where}: {path} is not a Python file", code="E_NOT_PYTHON_FILE")
+    name = f"{MODULE_PREFIX}{file.stem}"
+    absolute = absolute_path(file)
+    spec = importlib.util.spec_from_file_location(name, absolute, loader=_UncachedLoader(name, str(absolute)))
+    assert spec is not None and spec.loader is not None  # as the loader is given
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     try:
@@ -72,10 +72,10 @@ def load_file(path: str, where: str) -> ModuleType:
 
 @contextmanager
 def kept_working_directory() -> Iterator[None]:
-    """Afterwards the working directory is what it was, whatever code of the user's has made of it: relative paths of
-    the command mean what they meant."""
+    """After the block the working directory is the one before it, even if code of the user's has left that: relative
+    paths of the command mean what they meant."""
     before = None
-    with suppress(OSError):  # it was removed meanwhile: there is nothing to go back to
+    with suppress(OSError):  # a directory that was removed: there is nothing to go back to
         before = os.getcwd()
     try:
         yield
@@ -86,30 +86,34 @@ def kept_working_directory() -> Iterator[None]:
 
 
 def failure_in(file: Path, error: BaseException) -> str:
-    """``method.py, line 7: ZeroDivisionError: division by zero``: the last line of this file that an error went
+    """``method.py, line 7: ZeroDivisionError: division by zero``: the last line of this file that the error passed
     through."""
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == absolute_path(file)]
+    absolute = absolute_path(file)
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename) == absolute]
     place = f"{file}, line {lines[-1]}" if lines else str(file)
-    return f"{place}: {error_text(error)}{_names_meant(error)}"
+    return f"{place}: {error_text(error)}{_name_hint(error)}"
 
 
 def failure_of(error: BaseException) -> str:
-    """``mine.py, line 7: ValueError: what it says``: the place where the error is in somebody's own code, if it is."""
+    """``mine.py, line 7: ValueError: its message``; without a place where the error passed through no code of the
+    user's."""
     place = user_line_of(error)
-    message = error_text(error) + _names_meant(error)
+    message = error_text(error) + _name_hint(error)
     if "'coroutine'" in message:
         message += "; a call to a role is to be awaited"
     return f"{place}: {message}" if place else message
 
 
 def failure_reason(what: str, error: BaseException) -> str:
-    """``game: mine.py, line 7: ValueError``: without what the error says, so that equal failures have one reason."""
+    """``game: mine.py, line 7: ValueError``, by which failures are counted: without the error's message, which may
+    differ each time."""
     return ": ".join(filter(None, (what, user_line_of(error), type(error).__name__)))
 
 
-def _names_meant(error: BaseException) -> str:
-    """``; did you mean 'SFT'? (there are: …)``, where an error is about a name that something of cotrain's does not
-    have: an import, an attribute, or a keyword of a call. "" for any other error."""
+def _name_hint(error: BaseException) -> str:
+    """``; did you mean 'SFT'? (there are: …)`` for an error about a name that something of cotrain's does not have: an
+    import, an attribute, or a keyword of a call. "" for any other error."""
     if isinstance(error, ImportError) and error.name:
         match = _NOT_IMPORTED.match(error.msg)
         if match:
@@ -130,41 +134,49 @@ _WRONG_CALL = re.compile(
 
 
 def _hint(name: str, known: Iterable[str], *, listed: bool) -> str:
+    """Which of the ``known`` names was probably meant, and all of them where they are ``listed`` and few."""
     names = sorted(set(known))
-    near = nearest_name(name, names) if name else None
-    hint = f"; did you mean {near!r}?" if near else ""
-    return f"{hint} (there are: {', '.join(names)})" if listed and 0 < len(names) <= SHOWN else hint
+    nearest = nearest_name(name, names) if name else None
+    hint = f"; did you mean {nearest!r}?" if nearest else ""
+    if listed and 0 < len(names) <= SHOWN:
+        hint += f" (there are: {', '.join(names)})"
+    return hint
 
 
 def _public_names(thing: Any) -> list[str]:
-    """The names that a module, class or value of cotrain's offers; none of anybody else's."""
+    """The public names of a module, class or value of cotrain's; [] for those of other packages."""
     if isinstance(thing, ModuleType):
-        home = thing.__name__
+        module_name = thing.__name__
         names = dir(thing)
     else:
         kind = thing if isinstance(thing, type) else type(thing)
-        home = kind.__module__
+        module_name = kind.__module__
         names = dir(kind)
-    ours = home.partition(".")[0] == "cotrain"
-    return [name for name in names if not name.startswith("_")] if ours else []
+    if module_name.partition(".")[0] != "cotrain":
+        return []
+    return [name for name in names if not name.startswith("_")]
 
 
 def _keywords_of(called: str, error: BaseException) -> list[str]:
-    """The keywords of the function or class of cotrain's that the line where an error arose calls by this name."""
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    names = {**frame.tb_frame.f_globals, **frame.tb_frame.f_locals} if frame is not None else {}
-    keywords = [
-        value
-        for value in list(names.values())
-        if getattr(value, "__name__", "") == called and str(getattr(value, "__module__", "")).startswith("cotrain.")
-    ]
-    if not keywords or not callable(keywords[0]):
+    """The keywords of the function or class of cotrain's that is called by this name in the line where an error was
+    raised; [] where it is not found."""
+    innermost = error.__traceback__
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    if innermost is None:
         return []
+    variables = {**innermost.tb_frame.f_globals, **innermost.tb_frame.f_locals}
+    for value in list(variables.values()):
+        # The name first: to ask a late module (``core/late.py``) for ``__module__`` imports it.
+        if getattr(value, "__name__", "") == called and str(getattr(value, "__module__", "")).startswith("cotrain."):
+            return _keywords_taken_by(value)
+    return []
+
+
+def _keywords_taken_by(function: Any) -> list[str]:
     try:
-        parameters = inspect.signature(keywords[0]).parameters.values()
-    except (TypeError, ValueError):  # one that does not say
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # it cannot be called, or has no signature
         return []
     return [
         parameter.name
@@ -174,15 +186,15 @@ def _keywords_of(called: str, error: BaseException) -> list[str]:
 
 
 def user_line_of(error: BaseException) -> str:
-    """``method.py, line 7``: the last line that an error went through of code that is neither cotrain's nor a
-    library's; "" where there is none."""
+    """``method.py, line 7``: the innermost line of the user's code that an error passed through; "" where there is
+    none."""
     return first_user_line(
         (frame.filename, frame.lineno) for frame in reversed(traceback.extract_tb(error.__traceback__))
     )
 
 
 def passed_user_file(error: BaseException) -> bool:
-    """Whether an error went through a file that ``load_file`` has loaded."""
+    """Whether an error passed through a file that ``load_file`` has loaded."""
     files = {
         getattr(module, "__file__", "") for name, module in list(sys.modules.items()) if name.startswith(MODULE_PREFIX)
     }
@@ -190,43 +202,47 @@ def passed_user_file(error: BaseException) -> bool:
 
 
 def first_user_line(places: Iterable[tuple[str, int | None]]) -> str:
-    """``method.py, line 7``: the first of these files and lines that is neither cotrain's nor a library's; "" where
-    there is none."""
-    ours = Path(__file__).parents[1]
-    libraries = {Path(path) for path in sysconfig.get_paths().values()}
+    """``method.py, line 7``: the first of these files and lines that is of the user's code, neither cotrain's nor a
+    library's; "" where there is none."""
+    cotrain = Path(__file__).parents[1]
+    others_folders = {cotrain, *(Path(path) for path in sysconfig.get_paths().values())}
     for name, line in places:
         file = Path(name)
-        if file.suffix == ".py" and not ({ours, *libraries} & set(file.parents)):
+        if file.suffix == ".py" and others_folders.isdisjoint(file.parents):
             return f"{file.name}, line {line}"
     return ""
 
 
 def function_target(function: Callable[..., Any]) -> str:
-    """How to find a function of the user's again: ``/path/to/file.py:name``; of one that no file has its name alone."""
+    """The target of a function of the user's, ``/path/to/file.py:name``; its name alone where it cannot be found again
+    by that, such as a lambda or one that is defined in a function."""
     try:
         file = absolute_path(inspect.getfile(function))
     except (OSError, TypeError):
         file = Path()
-    named = function.__qualname__.isidentifier() and file.suffix == ".py"
-    return f"{file}:{function.__qualname__}" if named else function.__qualname__
+    can_be_found = function.__qualname__.isidentifier() and file.suffix == ".py"
+    return f"{file}:{function.__qualname__}" if can_be_found else function.__qualname__
 
 
 def object_target(value: object) -> str:
-    """The same for an object that a loaded file holds under a name; of one that none holds what it is."""
+    """The target of an object that a loaded module has under a name; "a … of no file" where none has."""
     modules = [module for module in list(sys.modules.values()) if isinstance(module, ModuleType)]
-    for module in sorted(modules, key=lambda module: module.__name__ == "__main__"):  # a script may have imported it
+    # __main__ last: the file that defines the object, which a script may have imported, is the better one.
+    for module in sorted(modules, key=lambda module: module.__name__ == "__main__"):
         file = vars(module).get("__file__")
-        for name, held in list(vars(module).items()):
-            if held is value and isinstance(file, str) and file.endswith(".py"):
+        for name, module_value in list(vars(module).items()):
+            if module_value is value and isinstance(file, str) and file.endswith(".py"):
                 return f"{absolute_path(file)}:{name}"
     return f"a {type(value).__name__} of no file"
 
 
 def describe_object(name: str, value: Any) -> dict[str, Any]:
-    """The argument ``name`` of a recipe as JSON, for which ``settings.describe_argument`` says what stands for it."""
+    """The argument ``name`` of a recipe as JSON, if it is no plain value (those are ``settings.describe_argument``'s):
+    a function, a task source or a dataclass. Raises ConfigError for anything else."""
     if inspect.isfunction(value):
         return {"function": function_target(value)}
-    if (describe := getattr(value, "describe", None)) is not None:
+    describe = getattr(value, "describe", None)
+    if describe is not None:
         target = class_target(type(value))
         return {"tasks": describe()} | ({"class": target} if target else {})
     if dataclasses.is_dataclass(value):
@@ -239,7 +255,8 @@ def describe_object(name: str, value: Any) -> dict[str, Any]:
 
 
 def load_object(target: str, where: str, kind: type) -> Any:
-    """The function, or the instance of a class, that ``path/to/file.py:NAME`` names. Raises ConfigError."""
+    """The object of this type that ``path/to/file.py:NAME`` names, a function or an instance of a class. Raises
+    ConfigError."""
     path, _, name = target.rpartition(":")
     if not path.endswith(".py"):
         raise ConfigError(f"{where} is {target!r}; expected path/to/file.py:{kind.__name__}", code="E_CODE_PLACE")
@@ -251,8 +268,8 @@ def load_object(target: str, where: str, kind: type) -> Any:
 
 
 def command_words(command: str, where: str) -> list[str]:
-    """The words of a command of the user's. Raises ConfigError for one that is not there, RunDirectoryError for one
-    that a run directory names and nobody trusts."""
+    """The words of a command of the user's. Raises ConfigError where its program, or a Python file that it names, is
+    not there; RunDirectoryError for one that a run directory names and nobody trusts."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -270,11 +287,11 @@ def command_words(command: str, where: str) -> list[str]:
 
 
 def class_target(kind: type) -> str | None:
-    """How to find a class again; None for cotrain's own, and for one that is defined inside of a function."""
+    """The target of a class; None for cotrain's own, and for one that is defined inside of a function."""
     module = kind.__module__
     if module.partition(".")[0] == "cotrain" or "<locals>" in kind.__qualname__:
         return None
-    if "." in module:
+    if "." in module:  # a module of a package; one without a dot may be any file
         return f"{module}:{kind.__qualname__}"
     try:
         return f"{absolute_path(inspect.getfile(kind))}:{kind.__qualname__}"

@@ -1,5 +1,11 @@
-"""The output of a command: ``--log-level`` (the level of Python's logger "cotrain"), progress lines of long work, text
-that is safe to show, and streams that may go away while a run goes on.
+"""What a command prints:
+
+- messages by ``--log-level``, which is the level of Python's logger "cotrain";
+- text of models and files, made safe to show;
+- progress lines of long work;
+- standard output and error that may go away while a run goes on.
+
+The levels show
 
 ::
 
@@ -8,8 +14,8 @@ that is safe to show, and streams that may go away while a run goes on.
     warning  notes and alarms
     error    nothing but the error that ends the command, and its result
 
-Results go to stdout at every level, and ``run.log`` of a run holds all messages. From Python it is "info" too, unless
-the logger's level was set before. Left out: levels of single modules.
+Results go to stdout at every level, and ``run.log`` of a run holds all messages. The default is "info", from Python
+too, unless the logger's level was set before. Left out: levels of single modules.
 """
 
 from __future__ import annotations
@@ -32,14 +38,14 @@ from typing import Any, Protocol, TextIO
 
 LEVELS = ("debug", "info", "warning", "error")
 LOGGER = logging.getLogger("cotrain")
-if LOGGER.level == logging.NOTSET:  # from Python too, where no command sets it
+if LOGGER.level == logging.NOTSET:
     LOGGER.setLevel(logging.INFO)
 RESULTS: list[Any] = []  # results of the command that runs
 LIBRARIES = ("transformers", "huggingface_hub", "httpx", "datasets", "peft")
 
 
 def set_level(name: str | None) -> None:
-    """From now on; None: info."""
+    """Set the level, one of ``LEVELS``; None: "info"."""
     LOGGER.setLevel((name or "info").upper())
     for library in LIBRARIES:
         logging.getLogger(library).setLevel(logging.DEBUG if name == "debug" else logging.ERROR)
@@ -58,7 +64,7 @@ def shows_notes() -> bool:
 
 
 def shows_all() -> bool:
-    """Whether messages of libraries are shown, and errors are shown with where they came from."""
+    """Whether messages of libraries are shown, and errors with a traceback."""
     return LOGGER.getEffectiveLevel() <= logging.DEBUG
 
 
@@ -81,42 +87,48 @@ def print_notice(text: str) -> None:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print what a command found, whole, without a control character of a model's or a file's."""
-    print("\n".join(escape_terminal(part, len(part)) for line in lines for part in line.split("\n")), flush=True)
+    """Print the result of a command, at any length, and without control characters that a model or a file may have put
+    in."""
+    shown = []
+    for text in lines:
+        for line in text.split("\n"):
+            shown.append(escape_terminal(line, limit=len(line)))
+    print("\n".join(shown), flush=True)
 
 
 def json_text(value: Any) -> str:
-    """JSON that is safe to show: letters as they are, characters without a shape as escapes."""
+    """JSON that is safe to show: letters as they are, characters that cannot be seen as escapes."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     if all(line.isprintable() for line in text.split("\n")) and BLANKS.isdisjoint(text):
         return text
     shown = ""
-    for letter in text:
-        if letter != "\n" and is_hidden(letter):
-            shown += json.dumps(letter)[1:-1]  # as \uXXXX
+    for char in text:
+        if char != "\n" and is_hidden(char):
+            shown += json.dumps(char)[1:-1]  # as \uXXXX
         else:
-            shown += letter
+            shown += char
     return shown
 
 
 def print_error(text: object) -> None:
-    """Print why a command ends, in one line on stderr: without a control character, and of bounded length."""
+    """Print why a command ends, in one line on stderr: without control characters, and of bounded length."""
     line = str(text)
-    head = line if line.startswith("cotrain ") else f"cotrain: {line}"
-    print(escape_terminal(_without_middle(head)), file=sys.stderr, flush=True)
+    if not line.startswith("cotrain "):
+        line = f"cotrain: {line}"
+    print(escape_terminal(_without_middle(line)), file=sys.stderr, flush=True)
 
 
-_LOGS: list[Callable[[str], None]] = []  # logs of the runs in this process
-_UNLOGGED: deque[str] = deque(maxlen=20)  # notes that were printed while no run was going on
+_RUN_LOGS: list[Callable[[str], None]] = []  # of the runs that go on in this process: each writes a line
+_UNLOGGED_NOTES: deque[str] = deque(maxlen=20)  # printed while no run was going on
 
 
 def print_note(text: str) -> None:
-    """Print a note at once, from wherever it is, and write it into the log of the run that goes on; where none does, of
-    the one that begins next."""
+    """Print a note, and write it into the logs of the runs that go on in this process. Where none does, the run that
+    begins next logs it."""
     line = f"note: {text}"
-    if not _LOGS:
-        _UNLOGGED.append(line)
-    for log in list(_LOGS):
+    if not _RUN_LOGS:
+        _UNLOGGED_NOTES.append(line)
+    for log in list(_RUN_LOGS):
         log(line)
     if shows_notes():
         with suppress(OSError, ValueError):  # a stream that is closed
@@ -125,14 +137,14 @@ def print_note(text: str) -> None:
 
 @contextmanager
 def notes_logged(log: Callable[[str], None]) -> Iterator[None]:
-    """``log`` takes the notes that are printed within, and those since the last such block ended."""
-    while _UNLOGGED:
-        log(_UNLOGGED.popleft())
-    _LOGS.append(log)
+    """Inside of the block, a run, ``log`` writes the notes that are printed; first those that no run has logged yet."""
+    while _UNLOGGED_NOTES:
+        log(_UNLOGGED_NOTES.popleft())
+    _RUN_LOGS.append(log)
     try:
         yield
     finally:
-        _LOGS.remove(log)
+        _RUN_LOGS.remove(log)
 
 
 def tell_result(value: Any) -> None:
@@ -140,16 +152,17 @@ def tell_result(value: Any) -> None:
     RESULTS.append(value)
 
 
-# -- Text of models and files, safe to show. All of it is hostile until shown otherwise: characters that would move the
-# cursor, turn the reading direction or hide are replaced by something that can be seen, ``<U+202E>``.
+# -- Text of models and files, safe to show. Characters that would move the cursor, turn the reading direction or hide
+# are replaced by something that can be seen, ``<U+202E>``.
 
 
 MAX_CHARS = 4000  # characters of one text
 ERROR_START = 2000  # characters that are kept of the start of a longer error
 ERROR_END = 500  # characters that are kept of its end, where its advice is
-HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # Unicode categories that have no shape
-VARIATIONS = frozenset(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
-BLANKS = VARIATIONS | frozenset("\u115f\u1160\u3164\uffa0\u2800\u034f\u180b\u180c\u180d\u180f")  # shaped like nothing
+HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})  # Unicode categories of characters that are not seen
+VARIATIONS = frozenset(map(chr, (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))  # variation selectors
+# Characters that are not seen, though of categories that are, such as letters.
+BLANKS = VARIATIONS | frozenset("\u115f\u1160\u3164\uffa0\u2800\u034f\u180b\u180c\u180d\u180f")
 
 
 def is_hidden(char: str) -> bool:
@@ -182,29 +195,29 @@ def _without_middle(text: str) -> str:
     return f"{text[:ERROR_START]} … ({left_out} characters left out) … {text[-ERROR_END:]}"
 
 
-# -- How far something long has come: a line with total and time left, at most every five seconds and ten in all; and
-# where nothing gets done, one a minute.
+# -- Progress of long work: at most ten lines with the count and the time left, at least five seconds apart. Where
+# nothing gets done for a minute, a line says that the work goes on.
 
 
 PACE_SECONDS = 5.0  # between lines, and before the first
-LINES = 10  # at most
-FEW = 32  # items that may all be under way at once
-QUIET_SECONDS = 60.0  # after which a line says that it goes on
+MOST_LINES = 10
+FEW_ITEMS = 32  # so many may all be under way at once
+QUIET_SECONDS = 60.0  # after which a line says that the work goes on
 _REMINDED: weakref.WeakSet[Reminded] = weakref.WeakSet()
-_REMINDERS: dict[int, threading.Thread] = {}  # process id → its watching thread; a fork has none
+_REMINDER_THREADS: dict[int, threading.Thread] = {}  # by process id, as the threads of a process are not in its forks
 
 
 class Reminded(Protocol):
-    """Work that says by itself that it goes on."""
+    """Work that is asked every few seconds, by a thread, to say that it goes on."""
 
     def remind(self) -> None:
-        """Say so where nothing was said for ``QUIET_SECONDS``; called by a thread, every few seconds."""
+        """Print a line if none was printed for ``QUIET_SECONDS``."""
         ...
 
 
 class ProgressPrinter:
-    """Counts what is done of ``total``, and says so: "gsm8k: 128 of 1,319 problems, 12:40 left". Where nothing gets
-    done for a minute: "gsm8k: 128 of 1,319 problems, after 21:05"."""
+    """Counts the items of ``total`` that are done, and prints lines: "gsm8k: 128 of 1,319 problems, 12:40 left", or,
+    where nothing gets done for a minute, "gsm8k: 128 of 1,319 problems, after 21:05"."""
 
     def __init__(
         self,
@@ -216,45 +229,56 @@ class ProgressPrinter:
         at_once: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``what``: with "{}" where the counts go. ``done``: what was done before, which says nothing of the time
-        left. ``at_once``: many are under way from the start, as the answers of one batch: how long the first of
-        them took says little of the last, so no time is told before a quarter is done, and of few none at all."""
+        """
+        Args:
+            what: the line, with "{}" where the counts go.
+            say: prints a line.
+            done: items that were done before; how fast says nothing of the time left.
+            at_once: whether many items are under way from the start, as the answers of one batch. How long the first of
+                them took says little of the last: no time is told before a quarter is done, and of few items none.
+        """
         self._total = total
         self._what = what
         self._say = say
         self._clock = clock
         self._at_once = at_once
-        self._begun = self._said = clock()
-        self._points = [(self._begun, done)]  # when so many were done
+        self.done = done
+        self._began = clock()
+        self._points = [(self._began, done)]  # (time, number of items that were done by then), a second apart
+        self._last_line_time = self._began
+        self._last_line_done = done
         remind_of(self)
-        self._at = self.done = done
 
     def add(self, count: int = 1) -> None:
-        """So many more are done."""
+        """Count items as done, and print a line if one is due."""
         self.done += count
         now = self._clock()
         if now - self._points[-1][0] >= 1.0:
             self._points.append((now, self.done))
-        if self.done >= self._total or now - self._said < PACE_SECONDS or (self.done - self._at) * LINES < self._total:
+        is_too_soon = now - self._last_line_time < PACE_SECONDS
+        is_too_little = (self.done - self._last_line_done) * MOST_LINES < self._total
+        if self.done >= self._total or is_too_soon or is_too_little:
             return
-        self._said = now
-        self._at = self.done
-        left = self._seconds_for_one(now) * (self._total - self.done)
-        says_nothing = self._at_once and (self._total < FEW or 4 * self.done < self._total)
-        self._say(self._counts if says_nothing else f"{self._counts}, {clock_text(left)} left")
+        self._last_line_time = now
+        self._last_line_done = self.done
+        if self._at_once and (self._total < FEW_ITEMS or 4 * self.done < self._total):
+            self._say(self._counts)
+            return
+        seconds_left = self._seconds_for_one(now) * (self._total - self.done)
+        self._say(f"{self._counts}, {clock_text(seconds_left)} left")
 
     def _seconds_for_one(self, now: float) -> float:
-        """By the latter half of the time: of many that are under way at once the first ones end late."""
-        half = (self._begun + now) / 2
-        at, done = next(point for point in reversed(self._points) if point[0] <= half)
-        return (now - at) / max(self.done - done, 1)
+        """Seconds for an item in the latter half of the time until now: of many items that are under way at once, even
+        the first take long to end."""
+        half_time = (self._began + now) / 2
+        point_time, point_done = next(point for point in reversed(self._points) if point[0] <= half_time)
+        return (now - point_time) / max(self.done - point_done, 1)
 
     def remind(self) -> None:
-        """Say that it goes on, where nothing was said for a minute."""
         now = self._clock()
-        if self.done < self._total and now - self._said >= QUIET_SECONDS:
-            self._said = now
-            self._say(f"{self._counts}, after {clock_text(now - self._begun)}")
+        if self.done < self._total and now - self._last_line_time >= QUIET_SECONDS:
+            self._last_line_time = now
+            self._say(f"{self._counts}, after {clock_text(now - self._began)}")
 
     @property
     def _counts(self) -> str:
@@ -262,12 +286,12 @@ class ProgressPrinter:
 
 
 def remind_of(work: Reminded) -> None:
-    """Have ``remind`` called every few seconds, for as long as somebody else holds this object."""
+    """Have ``work.remind`` called every few seconds, for as long as something else refers to this object."""
     _REMINDED.add(work)
-    thread = _REMINDERS.get(os.getpid())
+    thread = _REMINDER_THREADS.get(os.getpid())
     if thread is None or not thread.is_alive():
         thread = threading.Thread(target=_remind_forever, name="cotrain-pace", daemon=True)
-        _REMINDERS[os.getpid()] = thread
+        _REMINDER_THREADS[os.getpid()] = thread
         thread.start()
 
 
@@ -289,53 +313,56 @@ def count_of(number: int, thing: str) -> str:
 
 def clock_text(seconds: float) -> str:
     """``75`` as ``1:15``, hours as ``2:03:10``."""
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, seconds_left = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return f"{hours}:{minutes:02}:{seconds_left:02}" if hours else f"{minutes}:{seconds_left:02}"
 
 
-# -- Standard output and error that nobody has to care for: a run outlives who reads it.
+# -- Standard output and error that never fail: a run goes on when nobody reads them any more, as after a closed pipe.
 
 
-ERRORS = "backslashreplace"
+ENCODING_ERRORS = "backslashreplace"  # how characters are written that the stream's encoding does not have
 _LOST: dict[str, str] = {}  # name of a stream → why nothing reaches its reader any more
 
 
 def lost_streams() -> dict[str, str]:
-    """The streams that nothing is written to any more, and why."""
+    """The streams whose text reaches nobody any more, "stdout" and "stderr", with the reason."""
     return dict(_LOST)
 
 
 def secure_streams() -> None:
-    """Make standard output and error such streams, and tracebacks safe to show; called once, by the command."""
+    """Replace standard output and error by streams that never fail, and make tracebacks safe to show. To be called
+    once, by the command."""
     sys.excepthook = print_traceback
     sys.stdout = _secure_stream(sys.stdout, 1, "stdout")
     sys.stderr = _secure_stream(sys.stderr, 2, "stderr")
 
 
 def print_traceback(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-    """Print where an error came from, its text without control characters."""
+    """Print an error with its traceback, without control characters."""
     lines = "".join(traceback.format_exception(kind, error, where)).rstrip("\n").split("\n")
     print("\n".join(escape_terminal(_without_middle(line)) for line in lines), file=sys.stderr, flush=True)
 
 
-def _secure_stream(stream: TextIO | None, number: int, name: str) -> TextIO:
-    if stream is None:  # it was closed before the command began, and its number must not become that of a file
+def _secure_stream(stream: TextIO | None, fd: int, name: str) -> TextIO:
+    if stream is None:
+        # It was closed before the command began. Something has to take its descriptor, or the next file that is opened
+        # would, and get what is printed.
         _LOST[name] = "closed from the beginning"
-        handle = os.open(os.devnull, os.O_WRONLY)
-        if handle != number:
-            os.dup2(handle, number)
-            os.close(handle)
-        return open(number, "w", encoding="utf-8", errors=ERRORS, closefd=False)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        if nowhere != fd:
+            os.dup2(nowhere, fd)
+            os.close(nowhere)
+        return open(fd, "w", encoding="utf-8", errors=ENCODING_ERRORS, closefd=False)
 
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     stream.flush()
-    raw: Any = _LenientFile(os.dup(stream.fileno()), name)  # which stays where a protocol closes the stream's own
+    raw: Any = _LenientFile(os.dup(stream.fileno()), name)  # a copy, as a user's code may close the descriptor itself
     return _StaysOpen(
-        raw if stream.write_through else io.BufferedWriter(raw),  # PYTHONUNBUFFERED: each text goes out at once
+        raw if stream.write_through else io.BufferedWriter(raw),  # with PYTHONUNBUFFERED each text goes out at once
         encoding=stream.encoding,
-        errors=ERRORS,
+        errors=ENCODING_ERRORS,
         newline="\n",
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
@@ -343,26 +370,29 @@ def _secure_stream(stream: TextIO | None, number: int, name: str) -> TextIO:
 
 
 class _StaysOpen(io.TextIOWrapper):
-    """A stream that no code of a user's closes for those who print after it."""
+    """A stream that ``close`` only flushes: a user's code may close it, and others print after that."""
 
     def close(self) -> None:
         self.flush()
 
 
 class _LenientFile(io.FileIO):
-    """A descriptor that takes everything, whether or not it gets anywhere."""
+    """A file that takes all that is written to it. After the first error it drops everything, and the stream counts as
+    lost."""
 
-    def __init__(self, number: int, name: str) -> None:
-        super().__init__(number, "wb", closefd=False)
-        self._stream = name
+    def __init__(self, fd: int, name: str) -> None:
+        super().__init__(fd, "wb", closefd=False)
+        self._name = name
 
     def write(self, block: Any) -> int:
-        rest = memoryview(block).cast("B")
-        size = rest.nbytes
+        unwritten = memoryview(block).cast("B")
+        size = unwritten.nbytes
         try:
-            while rest and self._stream not in _LOST:
-                written = super().write(rest)
-                rest = rest[size if written is None else written :]  # None: a pipe that is full and does not wait
+            while unwritten and self._name not in _LOST:
+                written = super().write(unwritten)
+                if written is None:  # a full pipe that does not wait: the rest is dropped
+                    break
+                unwritten = unwritten[written:]
         except OSError as error:
-            _LOST[self._stream] = (error.strerror or str(error)).lower()
+            _LOST[self._name] = (error.strerror or str(error)).lower()
         return size

@@ -1,11 +1,13 @@
 r"""Is an answer certainly not the gold one? Interval arithmetic at a point says so in a millisecond, without algebra.
 
-Two expressions that differ at one point are different. Each is given an interval that certainly holds its value there
-(mpmath's, 80 bits; symbols stand at fixed positive numbers), and where the two intervals are apart, the answer is
-wrong. So ``(x+y+z+1)^{200}``, ``\frac{7^{10000000}}{3^{10000000}}`` and thirteen trigonometric powers, which keep sympy
-busy for minutes, are distinguished from ``\frac{7}{2}`` at once, and most ordinary wrong answers too. Whatever has no
-interval here (sets, relations, matrices, integrals, percentages, complex numbers, sizes past ``MOST``) is left to
-math-verify: this never says that two answers are equal.
+Two expressions that differ at one point are different. Here each symbol gets a fixed positive value, and each
+expression an interval that certainly holds its value then (mpmath's intervals, 80 bits). Where the two intervals are
+apart, the answer is wrong. So ``(x+y+z+1)^{200}``, ``\frac{7^{10000000}}{3^{10000000}}`` and thirteen trigonometric
+powers, which keep sympy busy for minutes, are distinguished from ``\frac{7}{2}`` at once, and most ordinary wrong
+answers too.
+
+Whatever has no interval here (sets, relations, matrices, integrals, percentages, complex numbers, numbers past
+``LARGEST_LOG``) is left to math-verify: this never says that two answers are equal.
 
 Left out: bisection of wide intervals, zeros of denominators, sums and products term by term.
 """
@@ -24,12 +26,12 @@ from sympy.functions.elementary.trigonometric import TrigonometricFunction
 
 PRECISION = 80  # bits
 APART = 1e-4  # answers that are nearer to one another are left to math-verify, which rounds decimals to six places
-ROUNDED = 0.01  # most by which two numbers of an equation may differ
-MOST = 1e12  # |log2| of a number that still has an interval
-EXACT = 1000  # the largest argument of a factorial that is computed exactly
-SCALES = (1.0, 7.0)  # symbols stand near these
+ROUNDED = 0.01  # relative difference of the sides of an equation up to which it may be true but for rounding
+LARGEST_LOG = 1e12  # |log2| of a number that still has an interval
+EXACT = 1000  # largest exponent of an exact power, and argument of an exact factorial
+SCALES = (1.0, 7.0)  # the values of symbols are near these: two points, as expressions may be equal at one
 
-_NOT_PLAIN = {"i", "j", "e"}  # symbols that may be meant as a number
+_MAY_BE_NUMBERS = {"i", "j", "e"}  # symbols that may be meant as a number, the imaginary unit or Euler's
 
 
 def certainly_different(golds: Sequence[Any], answers: Sequence[Any]) -> bool:
@@ -39,15 +41,19 @@ def certainly_different(golds: Sequence[Any], answers: Sequence[Any]) -> bool:
 
 
 def states_falsehood(answer: Any) -> bool:
-    """Whether an equation in an answer, as ``parse`` returns it, has numbers on both sides of which one is certainly
-    not the other, be it rounded: 3 = 4. Sines may be of degrees, and state nothing."""
-    return isinstance(answer, Basic) and any(
-        not atom.free_symbols and not atom.has(TrigonometricFunction) and _are_apart(atom.lhs, atom.rhs, ROUNDED)
-        for atom in answer.atoms(Eq)
-    )
+    """Whether an equation between numbers in an answer, as ``parse`` returns it, is certainly false, also if one side
+    was rounded: 3 = 4. Equations with sines and the like may mean degrees, and are not looked at."""
+    if not isinstance(answer, Basic):
+        return False
+    for equation in answer.atoms(Eq):
+        is_of_numbers = not equation.free_symbols and not equation.has(TrigonometricFunction)
+        if is_of_numbers and _are_apart(equation.lhs, equation.rhs, ROUNDED):
+            return True
+    return False
 
 
-def _are_apart(gold: Any, answer: Any, part: float = 0.0) -> bool:
+def _are_apart(gold: Any, answer: Any, relative: float = 0.0) -> bool:
+    """Whether two expressions certainly differ at a point, by more than ``APART`` plus this part of their size."""
     if isinstance(answer, Eq) and not isinstance(gold, Eq):  # as math-verify takes them: "x = 3" is 3
         answer = answer.rhs
     elif isinstance(gold, Eq) and isinstance(gold.lhs, Symbol) and not isinstance(answer, Eq):
@@ -64,55 +70,68 @@ def _are_apart(gold: Any, answer: Any, part: float = 0.0) -> bool:
     iv.prec = PRECISION
     try:
         for scale in SCALES:
-            reading = _IntervalReader(scale)
-            a = reading.interval_of(gold)
-            b = None if a is None else reading.interval_of(answer)
-            if a is not None and b is not None:
-                near = APART + part * (abs(a).b + abs(b).b)
-                if a.a - b.b > near or b.a - a.b > near:
-                    return True
-            if not reading.symbols:
-                return False
-    except (ArithmeticError, RecursionError, TypeError, ValueError):  # no interval: mpmath's word for it
+            reader = _IntervalReader(scale)
+            gold_interval = reader.interval_of(gold)
+            answer_interval = None if gold_interval is None else reader.interval_of(answer)
+            if answer_interval is not None and _intervals_are_apart(gold_interval, answer_interval, relative):
+                return True
+            if not reader.has_symbols:
+                return False  # another point would give the same
+    except (ArithmeticError, RecursionError, TypeError, ValueError):  # by which mpmath says that there is no interval
         return False
     finally:
         iv.prec = precision
     return False
 
 
+def _intervals_are_apart(one: Any, other: Any, relative: float) -> bool:
+    """An interval of mpmath goes from ``.a`` to ``.b``."""
+    least_distance = APART + relative * (abs(one).b + abs(other).b)
+    return bool(one.a - other.b > least_distance or other.a - one.b > least_distance)
+
+
 class _IntervalReader:
-    """Intervals of expressions; None where there is none."""
+    """Intervals of expressions at one point; None where an expression has none here."""
 
     def __init__(self, scale: float) -> None:
         self._scale = scale
-        self.symbols = False  # True once there was a symbol
+        self.has_symbols = False  # True once an expression had a symbol
 
     def interval_of(self, node: Any) -> Any:
+        """The interval of a sympy expression."""
         if node.is_Integer:
             return iv.mpf(node.p)
         if node.is_Rational:
             return iv.mpf(node.p) / node.q
         if node.is_Float:
             return iv.mpf(make_mpf(node._mpf_))
-        kind = type(node).__name__
-        if kind in ("Pi", "Exp1"):
-            return iv.pi + 0 if kind == "Pi" else iv.exp(1)
+        class_name = type(node).__name__
+        if class_name == "Pi":
+            return iv.pi + 0  # + 0 makes an interval of the constant
+        if class_name == "Exp1":
+            return iv.exp(1)
         if node.is_Symbol:
-            self.symbols = True
-            return None if node.name in _NOT_PLAIN else self._symbol_value(node.name)
-        if isinstance(type(node), UndefinedFunction) or kind not in _KINDS:
+            self.has_symbols = True
+            return None if node.name in _MAY_BE_NUMBERS else self._symbol_value(node.name)
+        is_named_by_answer = isinstance(type(node), UndefinedFunction)  # f(x), which may be called "sin"
+        if is_named_by_answer or class_name not in _INTERVAL_FUNCTIONS:
             return None
-        values = []
-        for part in node.args:
-            if (value := self.interval_of(part)) is None:
+        arguments = []
+        for argument in node.args:
+            interval = self.interval_of(argument)
+            if interval is None:
                 return None
-            values.append(value)
-        return _KINDS[kind](*values)
+            arguments.append(interval)
+        return _INTERVAL_FUNCTIONS[class_name](*arguments)
 
     def _symbol_value(self, name: str) -> Any:
-        """A number between half of the scale and twice of it, the same for a name always."""
-        hashed = int.from_bytes(hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=4).digest(), "big")
-        return iv.mpf(self._scale * (0.5 + 1.5 * hashed / 2**32))
+        """A number from half the scale to twice the scale, always the same for a name."""
+        digest = hashlib.blake2b(name.encode("utf-8", "replace"), digest_size=4).digest()
+        share = int.from_bytes(digest, "big") / 2**32
+        return iv.mpf(self._scale * (0.5 + 1.5 * share))
+
+
+# -- Functions of intervals. Each returns None where it has no interval.
 
 
 def _sum(*parts: Any) -> Any:
@@ -124,19 +143,20 @@ def _product(*parts: Any) -> Any:
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    power = _as_integer(exponent)
-    if power is not None and abs(power) <= EXACT:
-        return base**power if power >= 0 or 0 not in base else None
+    whole = _as_integer(exponent)
+    if whole is not None and abs(whole) <= EXACT:
+        divides_by_zero = whole < 0 and 0 in base
+        return None if divides_by_zero else base**whole
     if base.a > 0:
         return _exp(exponent * iv.log(base))
-    if power is not None and base.b < 0:
+    if whole is not None and base.b < 0:
         value = _exp(exponent * iv.log(-base))
-        return value if value is None or power % 2 == 0 else -value
+        return value if value is None or whole % 2 == 0 else -value
     return None
 
 
 def _exp(value: Any) -> Any:
-    return iv.exp(value) if abs(value).b < MOST else None
+    return iv.exp(value) if abs(value).b < LARGEST_LOG else None
 
 
 def _log(value: Any, base: Any = None) -> Any:
@@ -146,22 +166,25 @@ def _log(value: Any, base: Any = None) -> Any:
 
 
 def _bounded_argument(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: function(value) if abs(value).b < MOST else None
+    """``function``, without an interval for arguments that are too large."""
+    return lambda value: function(value) if abs(value).b < LARGEST_LOG else None
 
 
 def _hyperbolic(function: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
-    """The intervals of e^x and e^-x."""
+    """A function of x from one of e^x and e^-x."""
 
     def on_interval(value: Any) -> Any:
-        up = _exp(value)
-        return None if up is None else function(up, 1 / up)
+        exp = _exp(value)
+        return None if exp is None else function(exp, 1 / exp)
 
     return on_interval
 
 
 def _rounding(function: Callable[[Any], int]) -> Callable[[Any], Any]:
+    """A rounding function on intervals, both ends of which it has to round to the same."""
+
     def on_interval(value: Any) -> Any:
-        if abs(value).b >= MOST or function(value.a) != function(value.b):
+        if abs(value).b >= LARGEST_LOG or function(value.a) != function(value.b):
             return None
         return iv.mpf(function(value.a))
 
@@ -170,7 +193,7 @@ def _rounding(function: Callable[[Any], int]) -> Callable[[Any], Any]:
 
 def _factorial(value: Any) -> Any:
     n = _as_integer(value)
-    if n is None or n < 0 or n > MOST / 64:
+    if n is None or n < 0 or n > LARGEST_LOG / 64:  # log2(n!) < 64 n
         return None
     if n <= EXACT:
         return iv.mpf(math.factorial(n))
@@ -181,21 +204,24 @@ def _factorial(value: Any) -> Any:
 
 
 def _binomial(n: Any, k: Any) -> Any:
-    top = _as_integer(n)
+    total = _as_integer(n)
     chosen = _as_integer(k)
-    if top is None or chosen is None or not 0 <= chosen <= top:
+    if total is None or chosen is None or not 0 <= chosen <= total:
         return None
-    parts = [_factorial(iv.mpf(part)) for part in (top, chosen, top - chosen)]
-    return None if None in parts else parts[0] / (parts[1] * parts[2])
+    of_all, of_chosen, of_others = (_factorial(iv.mpf(number)) for number in (total, chosen, total - chosen))
+    if of_all is None or of_chosen is None or of_others is None:
+        return None
+    return of_all / (of_chosen * of_others)
 
 
 def _as_integer(value: Any) -> int | None:
-    """The integer that an interval is, if it is one point."""
+    """The integer that an interval consists of; None for any other interval."""
     low = value.a
-    return int(low) if low == value.b and abs(low) < MOST and low == int(low) else None
+    is_point = low == value.b and abs(low) < LARGEST_LOG
+    return int(low) if is_point and low == int(low) else None
 
 
-_KINDS: dict[str, Callable[..., Any]] = {
+_INTERVAL_FUNCTIONS: dict[str, Callable[..., Any]] = {  # by the names of sympy's classes
     "Add": _sum,
     "Mul": _product,
     Pow.__name__: _power,

@@ -9,8 +9,8 @@ r"""Comparing two answers without algebra: equal texts, plain numbers, units, wo
     C and (C) five        True      a choice, with its text
     x+1 and 1+x           two formulas, which math-verify has to compare
 
-``compare_texts`` gives the grade, or the two formulas in one notation. Both answers are read first (``read_answer``):
-without what stands around them, in TeX, with unit and number apart (``quantities.py``).
+``compare_texts`` gives the grade, or the two formulas in one notation. Each answer is read first (``read_answer``): it
+is unwrapped, written in TeX, and split into number and unit (``quantities.py``).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from cotrain.grading.quantities import PERCENT, Quantity, Unit, is_base, parse_q
 
 MAX_ANSWER = 10_000  # characters; a longer text is not an answer, unless it equals the gold answer
 APART = Fraction(1, 10_000)  # a decimal and a fraction that are nearer are left to math-verify, which knows rounding
-LAYERS = 8  # most layers of wrapping around an answer
-LONGEST_NUMBER = 60  # characters of a number with the marks of another country
+MOST_LAYERS = 8  # of wrapping around an answer
+LONGEST_NUMBER = 60  # characters of a number with the separators of another country
 CACHED_ANSWERS = 1024  # answers that are kept as they were read
 
 RIGHT = Grade(value=True)
@@ -40,20 +40,21 @@ UNREADABLE_GOLD = Grade(value=None, reason="gold not readable")
 
 
 def vote_key(answer: str) -> str:
-    """What an answer is counted under in a vote: plain numbers by value, without units; other texts without case and
-    spaces."""
+    """The key under which a vote counts an answer, the same for equal answers: of a plain number its value, without the
+    unit; of any other text the text, without case and spaces."""
     if len(answer) > MAX_ANSWER:
-        read = Quantity(tex=answer)
+        quantity = Quantity(tex=answer)
     else:
-        read = read_answer(answer)
-    if read.value is None:
-        return _SPACES.sub("", read.tex).casefold()
+        quantity = read_answer(answer)
+    if quantity.value is None:
+        return _SPACES.sub("", quantity.tex).casefold()
 
-    top, bottom = read.value.as_integer_ratio()
-    is_share = read.unit is PERCENT and -1 < read.value < 1  # 0.5 % is no half
+    numerator, denominator = quantity.value.as_integer_ratio()
+    is_share = quantity.unit is PERCENT and -1 < quantity.value < 1  # 50 % counts as 50, but 0.5 % is no half
     if is_share:
-        bottom *= 100
-    return f"{top:x}/{bottom:x}" if bottom > 1 else f"{top:x}"
+        denominator *= 100
+    # In hexadecimal, as Python writes no decimal of more than 4,300 digits.
+    return f"{numerator:x}/{denominator:x}" if denominator > 1 else f"{numerator:x}"
 
 
 def quick_grade(gold: str, answer: str) -> Grade | None:
@@ -74,9 +75,9 @@ def compare_texts(gold_text: str, answer_text: str) -> Grade | tuple[str, str]:
         return WRONG
 
     gold, answer = _read_both(gold_text, answer_text)
-    if not gold.tex:  # nothing is left of it, as of a full stop
-        same = gold_text == answer_text and bool(gold_text.strip(". "))
-        return RIGHT if same else UNREADABLE_GOLD
+    if not gold.tex:  # the gold answer is all wrapping, such as "$$" or a full stop
+        is_same = gold_text == answer_text and bool(gold_text.strip(". "))
+        return RIGHT if is_same else UNREADABLE_GOLD
     if not answer.tex:
         return WRONG
     if gold == answer:
@@ -90,21 +91,21 @@ def compare_texts(gold_text: str, answer_text: str) -> Grade | tuple[str, str]:
     if grade is not None:
         return grade
     if _is_in_base(answer.unit) and not _is_in_base(gold.unit):
-        return WRONG  # 12 is 12 in base ten
+        return WRONG  # a gold answer without a base is in base ten
     has_letter = bool(gold.letter or answer.letter)
     are_numbers = gold.value is not None and answer.value is not None
     if has_letter and not are_numbers:
-        return _with_letter(gold), _with_letter(answer)  # 6 m is 6 metres, and six times m
+        return _with_letter(gold), _with_letter(answer)  # 6 m may be 6 metres; beside a formula it is six times m
     return _compare_amounts(gold, answer)
 
 
 def _read_both(gold_text: str, answer_text: str) -> tuple[Quantity, Quantity]:
-    """Both as they are read, each in view of the other: 2h are two hours where the other one is a time."""
+    """Gold answer and answer. What has two readings is read by the other one: 2h is two hours if that is a time."""
     gold_alone = read_answer(gold_text)
     answer_alone = read_answer(answer_text)
     gold = _with_attached_unit(gold_alone, answer_alone)
     answer = _with_attached_unit(answer_alone, gold_alone)
-    return gold, _with_other_marks(answer, gold)
+    return gold, _with_other_separators(answer, gold)
 
 
 def _is_in_base(unit: Unit | None) -> bool:
@@ -115,19 +116,19 @@ def _is_in_base(unit: Unit | None) -> bool:
 
 
 def _compare_words(gold: Quantity, answer: Quantity) -> Grade | None:
-    """The grade of words, and of letters of a multiple choice; None where these are neither."""
+    """The grade of words, and of letters of a multiple choice; None where gold answer and answer are neither."""
     answer_words = _words_in(answer.tex)
     if _is_words(gold.tex) and all(word.isalpha() for word in answer_words):
         return Grade(value=_words_in(gold.tex) == answer_words)
 
     has_unit = bool(gold.unit or answer.unit or gold.letter)
     if not has_unit and gold.tex.casefold() == answer.tex.casefold():
-        return RIGHT  # "YES" and "yes", as formulas are compared
+        return RIGHT  # "YES" and "yes" are too short for words; no formula is right but for its capitals
 
-    choice = _CHOSEN.match(answer.tex)
+    choice = _CHOICE_WITH_TEXT.match(answer.tex)
     if choice and _CHOICE.fullmatch(gold.tex):
-        behind = answer.tex[choice.end(1) + 1 :]
-        names_another = bool(_OTHER_CHOICE.search(behind))
+        text_of_choice = answer.tex[choice.end(1) + 1 :]
+        names_another = bool(_OTHER_CHOICE.search(text_of_choice))
         return Grade(value=choice[1] == gold.tex and not names_another)
     return None
 
@@ -140,8 +141,8 @@ def _is_words(text: str) -> bool:
 
 
 def _words_in(text: str) -> list[str]:
-    """Without case, and without dots and apostrophes."""
-    return _MARKS.sub("", text).casefold().split()
+    """The words of a text, without case, and without dots, apostrophes and hyphens in and behind them."""
+    return _WORD_MARKS.sub("", text).casefold().split()
 
 
 # -- numbers and formulas
@@ -149,7 +150,7 @@ def _words_in(text: str) -> list[str]:
 
 def _compare_amounts(gold: Quantity, answer: Quantity) -> Grade | tuple[str, str]:
     """``compare_texts`` for numbers and formulas, with or without units."""
-    ratio: Fraction | None = Fraction(1)  # the answer's unit in the gold one's
+    ratio: Fraction | None = Fraction(1)  # how many of the gold answer's units one unit of the answer is
     if gold.unit is not None and answer.unit is not None:
         ratio = unit_ratio(answer.unit, gold.unit)
     if ratio is None:
@@ -159,7 +160,7 @@ def _compare_amounts(gold: Quantity, answer: Quantity) -> Grade | tuple[str, str
     if grade is not None:
         return grade
     gold, answer = _points_of_assignments(gold, answer)
-    if _is_set_beside_point(gold.tex, answer.tex):
+    if _are_set_and_point(gold.tex, answer.tex):
         return WRONG
     grade = _compare_numbers(gold, answer, ratio)
     if grade is not None:
@@ -172,23 +173,25 @@ def _compare_amounts(gold: Quantity, answer: Quantity) -> Grade | tuple[str, str
 
 
 def _compare_parts(gold: str, answer: str, ratio: Fraction) -> Grade | None:
-    """The grade of dates, ranges and times of day, which are compared part by part; None where neither is one."""
-    readings = parts_of(gold)  # such as the two orders of day and month
+    """The grade of dates, ranges, times of day and numbers with a remainder, which are compared part by part; None
+    where gold answer and answer are none of these."""
+    gold_readings = parts_of(gold)  # several, such as the two orders of day and month
     answer_readings = parts_of(answer)
-    if readings and answer_readings:
+    if gold_readings and answer_readings:
         for reading in answer_readings:
-            if tuple(part * ratio for part in reading) in readings:
+            if tuple(part * ratio for part in reading) in gold_readings:
                 return RIGHT
         return WRONG
-    if not (readings or answer_readings):
+    if not gold_readings and not answer_readings:
         return None
-    alone = gold if readings else answer
-    may_be_ratio = alone.replace(":", "").isdigit() and ":0" not in alone  # 7:30
+    with_parts = gold if gold_readings else answer
+    may_be_ratio = with_parts.replace(":", "").isdigit() and ":0" not in with_parts  # 7:30 is also 7/30
     return None if may_be_ratio else WRONG
 
 
 def _points_of_assignments(gold: Quantity, answer: Quantity) -> tuple[Quantity, Quantity]:
-    """x = 1 and y = 2 as the point (1, 2), where the other one is no assignment; else both as they are."""
+    """Gold answer and answer, where x = 1 and y = 2 become the point (1, 2) if only one of them is such an
+    assignment."""
     gold_values = assigned_values(gold.tex)
     answer_values = assigned_values(answer.tex)
     if bool(gold_values) == bool(answer_values):
@@ -196,116 +199,116 @@ def _points_of_assignments(gold: Quantity, answer: Quantity) -> tuple[Quantity, 
     return _as_point(gold, gold_values), _as_point(answer, answer_values)
 
 
-def _as_point(read: Quantity, assigned: Mapping[str, str]) -> Quantity:
-    """A point of the values of letters; an answer without any as it is."""
+def _as_point(quantity: Quantity, assigned: Mapping[str, str]) -> Quantity:
+    """The point of the ``assigned`` values; the quantity as it is where there are none."""
     if not assigned:
-        return read
-    return replace(read, tex=f"({', '.join(assigned.values())})")
+        return quantity
+    return replace(quantity, tex=f"({', '.join(assigned.values())})")
 
 
-def _is_set_beside_point(gold: str, answer: str) -> bool:
-    """Whether one is a set of members, and the other one a point."""
+def _are_set_and_point(gold: str, answer: str) -> bool:
     gold_members = _MEMBERS.fullmatch(gold)
     answer_members = _MEMBERS.fullmatch(answer)
     if gold_members is None or answer_members is None:
         return False
-    return {gold_members[1], answer_members[1]} == {"(", "\\{"}
+    opening_brackets = {gold_members[1], answer_members[1]}
+    return opening_brackets == {"(", "\\{"}
 
 
 def _compare_numbers(gold: Quantity, answer: Quantity, ratio: Fraction) -> Grade | None:
-    """The grade of two plain numbers. None where one of them is none, and where a decimal may be a fraction that was
-    rounded."""
+    """The grade of two plain numbers. None where one of them is no plain number, and where one is a decimal that may be
+    the other, a fraction, rounded."""
     if gold.value is None or answer.value is None:
         return None
-    value = gold.value
+    gold_value = gold.value
     answer_value = answer.value if ratio == 1 else Fraction(answer.value) * ratio
-    in_percent = gold.unit is PERCENT
+    gold_in_percent = gold.unit is PERCENT
     answer_in_percent = answer.unit is PERCENT
 
-    may_drop_percent = value == 0 or not -1 < value < 1  # 50 may be 50 %, but 0.5 is not 0.5 %
-    if value == answer_value and (may_drop_percent or in_percent == answer_in_percent):
+    may_drop_percent = gold_value == 0 or not -1 < gold_value < 1  # 50 may be 50 %, but 0.5 is not 0.5 %
+    if gold_value == answer_value and (may_drop_percent or gold_in_percent == answer_in_percent):
         return RIGHT
 
-    if in_percent and not answer_in_percent:
-        value = Fraction(value) / 100
-    if answer_in_percent and not in_percent:
+    if gold_in_percent and not answer_in_percent:
+        gold_value = Fraction(gold_value) / 100
+    if answer_in_percent and not gold_in_percent:
         answer_value = Fraction(answer_value) / 100
-    if value == answer_value:
+    if gold_value == answer_value:
         return RIGHT
 
-    same_kind = isinstance(value, Fraction) == isinstance(answer_value, Fraction)
-    if same_kind or abs(Fraction(value) - Fraction(answer_value)) > APART:
+    both_decimals_or_fractions = isinstance(gold_value, Fraction) == isinstance(answer_value, Fraction)
+    if both_decimals_or_fractions or abs(Fraction(gold_value) - Fraction(answer_value)) > APART:
         return WRONG
     return None
 
 
-# -- reading one in view of the other
+# -- reading an answer by the other one
 
 
-def _with_attached_unit(read: Quantity, other: Quantity) -> Quantity:
-    r"""An answer such as "2h" or "5 \mu m": 2 hours if the other one has a measure, else two times h."""
-    measured = other.unit is not None and bool(other.unit.dimensions) and not other.letter
-    if read.unit is not None or not measured:
-        return read
-    attached = _ATTACHED.fullmatch(read.tex)
+def _with_attached_unit(quantity: Quantity, other: Quantity) -> Quantity:
+    r"""An answer such as "2h" or "5 \mu m", read as 2 hours if the other one has a measure; else it is two times h."""
+    other_is_measured = other.unit is not None and bool(other.unit.dimensions) and not other.letter
+    if quantity.unit is not None or not other_is_measured:
+        return quantity
+    attached = _ATTACHED.fullmatch(quantity.tex)
     if attached is None:
-        return read
-    number, is_micro, unit, is_ohm = attached.groups()
-    prefix = "micro" if is_micro else ""
-    suffix = "ohm" if is_ohm else ""
+        return quantity
+    number, mu, unit, omega = attached.groups()
+    prefix = "micro" if mu else ""
+    suffix = "ohm" if omega else ""
     return parse_quantity(f"{number} {prefix}{unit}{suffix}".rstrip())
 
 
-def _with_other_marks(read: Quantity, gold: Quantity) -> Quantity:
-    """An answer that is a number with the marks of another country or a letter for its size, "1.234,5", "12,34,567",
-    "1.5M", if the gold answer is this number; all else may be a list or a product."""
-    if gold.value is None or read.value is not None or len(read.tex) > LONGEST_NUMBER:
-        return read
-    body = read.tex.removesuffix("\\%")
-    numbers = []
+def _with_other_separators(answer: Quantity, gold: Quantity) -> Quantity:
+    """An answer that may be a number with the separators of another country, or with a letter for its size ("1.234,5",
+    "12,34,567", "1.5M"), read as this number if the gold answer is it. Else such a text may be a list or a product."""
+    if gold.value is None or answer.value is not None or len(answer.tex) > LONGEST_NUMBER:
+        return answer
+    body = answer.tex.removesuffix("\\%")
+    possible_values = []
     if _DECIMAL_COMMA.fullmatch(body):
-        numbers.append(Decimal(body.replace(".", "").replace(",", ".")))
+        possible_values.append(Decimal(body.replace(".", "").replace(",", ".")))
     if _OTHER_GROUPS.fullmatch(body):
-        numbers.append(Decimal(body.replace(",", "")))
+        possible_values.append(Decimal(body.replace(",", "")))
     sized = _SIZED.fullmatch(body)
     if sized:
-        thousands = "kmb".index(sized[2].casefold()) + 1
-        numbers.append(Decimal(sized[1]) * 1000**thousands)
-    if gold.value not in numbers:
-        return read
-    behind = read.tex[len(body) :]
-    return replace(read, tex=f"{gold.value}{behind}", value=gold.value, letter="")
+        power = "kmb".index(sized[2].casefold()) + 1
+        possible_values.append(Decimal(sized[1]) * 1000**power)
+    if gold.value not in possible_values:
+        return answer
+    percent_sign = answer.tex[len(body) :]
+    return replace(answer, tex=f"{gold.value}{percent_sign}", value=gold.value, letter="")
 
 
-def _with_letter(read: Quantity) -> str:
-    """An expression whose letter behind a space is a variable."""
-    if not read.letter:
-        return read.tex
-    return f"{read.tex[:-1].rstrip()} {{{read.letter}}}"
+def _with_letter(quantity: Quantity) -> str:
+    """The TeX of a quantity whose last letter is a variable, and no unit."""
+    if not quantity.letter:
+        return quantity.tex
+    return f"{quantity.tex[:-1].rstrip()} {{{quantity.letter}}}"
 
 
-# -- reading one alone
+# -- reading an answer by itself
 
 
 @functools.lru_cache(maxsize=CACHED_ANSWERS)
 def read_answer(text: str) -> Quantity:
-    """An answer in one notation (``notation.py``), without its wrapping, with its unit and number apart."""
-    if _NUMBER.fullmatch(text):  # most answers
+    """An answer without its wrapping, in one notation (``notation.py``), with its unit and number apart."""
+    if _NUMBER.fullmatch(text):  # as most answers are
         return Quantity(tex=text, value=Decimal(text))
     unwrapped = _unwrap_answer(plain_signs(text))
-    written = write_tex(unwrapped)
-    if written != unwrapped:
-        written = _unwrap_answer(written)
-    written = " ".join(written.split())
-    choice = _BRACKETED.fullmatch(written)
-    return parse_quantity(choice[1] if choice else written)
+    tex = write_tex(unwrapped)
+    if tex != unwrapped:  # wrapping may have come to light
+        tex = _unwrap_answer(tex)
+    tex = " ".join(tex.split())
+    choice = _CHOICE_IN_BRACKETS.fullmatch(tex)
+    return parse_quantity(choice[1] if choice else tex)
 
 
 def _unwrap_answer(text: str) -> str:
-    r"""An answer without what stands around it: ``\boxed{…}``, ``$…$``, ``**…**``, ``\text{…}``, "The answer is",
-    ``\approx``, a full stop."""
+    r"""An answer without its wrapping: ``\boxed{…}``, ``$…$``, ``**…**``, ``\text{…}``, "The answer is", ``\approx``, a
+    full stop. There may be several layers, in any order."""
     text = without_alignment(last_boxed(text) or text).strip()
-    for _ in range(LAYERS):
+    for _ in range(MOST_LAYERS):
         before = text
         text = _without_words_around(text)
         text = _without_pairs_around(text)
@@ -315,7 +318,7 @@ def _unwrap_answer(text: str) -> str:
 
 
 def _without_words_around(text: str) -> str:
-    """Without a full stop, bold letters, "The answer is", a fence and dollar signs."""
+    """A text without a full stop, the marks of bold letters, "The answer is", a fence and dollar signs."""
     if not text.endswith(".."):
         text = text.rstrip(".,;: \n\\")
     if "**" in text or "<" in text:
@@ -335,15 +338,16 @@ def _without_words_around(text: str) -> str:
 
 
 def _without_pairs_around(text: str) -> str:
-    r"""Without signs that stand in front and behind, such as quotation marks and ``\text{…}``."""
-    if text[-1:] not in _ENDINGS:
+    r"""A text without pairs of marks around it, such as quotation marks and ``\text{…}``."""
+    if text[-1:] not in _LAST_CHARS:  # as in most texts
         return text
-    for left, right in _AROUND:
-        inside = text[len(left) : -len(right)].strip()
+    for left, right in _PAIRS:
         has_both = text.startswith(left) and text.endswith(right) and len(text) > len(left) + len(right)
         if not has_both:
             continue
+        inside = text[len(left) : -len(right)].strip()
         is_braced = left[-1] == "{"
+        # The two marks may also belong to two pairs, as in "a" or "b".
         is_one_pair = _has_balanced_braces(inside) if is_braced else left not in inside
         if is_one_pair:
             text = inside
@@ -353,14 +357,14 @@ def _without_pairs_around(text: str) -> str:
 def _has_balanced_braces(text: str) -> bool:
     r"""Whether the braces of a text pair up, so that it can stand inside of ``\boxed{…}``; ``\{`` is no brace."""
     depth = 0
-    escaped = False
+    is_escaped = False  # behind a backslash
     for char in text:
-        if not escaped:
+        if not is_escaped:
             depth += (char == "{") - (char == "}")
             if depth < 0:
                 return False
-        escaped = char == "\\" and not escaped
-    return depth == 0 and not escaped
+        is_escaped = char == "\\" and not is_escaped
+    return depth == 0 and not is_escaped
 
 
 # -- patterns
@@ -372,23 +376,25 @@ mathtt texttt textsf hbox uline
 """.split()  # noqa: SIM905  a list of words is read as one
 _QUOTES = ("```", "``", "`", '"', "'")
 _EMPHASIS = ("__", "_", "***", "*")
-_AROUND = (
+_PAIRS = (  # what stands in front of an answer and behind it
     *((f"\\{style}{{", "}") for style in _STYLES),
     ("\\(", "\\)"),
     ("\\[", "\\]"),
     ("{", "}"),
     *((mark, mark) for mark in (*_QUOTES, *_EMPHASIS)),
 )
-_ENDINGS = frozenset(right[-1] for _, right in _AROUND)
+_LAST_CHARS = frozenset(right[-1] for _, right in _PAIRS)
 
 _NUMBER = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
-_MEMBERS = re.compile(r"(\(|\\\{)[^(),]+,[^()]+(?:\)|\\\})")
-_ATTACHED = re.compile(r"([-+]?\d+(?:\.\d+)?)\s*(\\mu\s*)?(?=[a-zA-Z\\])([a-zA-Z]{0,3})(\\Omega)?")
+_MEMBERS = re.compile(r"(\(|\\\{)[^(),]+,[^()]+(?:\)|\\\})")  # (1, 2), \{1, 2\}
+_ATTACHED = re.compile(r"([-+]?\d+(?:\.\d+)?)\s*(\\mu\s*)?(?=[a-zA-Z\\])([a-zA-Z]{0,3})(\\Omega)?")  # 5 \mu m
 _DOLLAR = re.compile(r"(?<!\\)\$")
 _BOLD = re.compile(r"(?<![\w)\]}*])\*\*([^*\s](?:[^*]*[^*\s])?)\*\*(?![\w(\[{\\*])|</?(?:b|strong|i|em|code|u)>")
-_DECIMAL_COMMA = re.compile(r"[-+]?(?:\d+|\d{1,3}(?:\.\d{3})+),\d+")
-_OTHER_GROUPS = re.compile(r"[-+]?(?:\d{1,2}(?:,\d{2})*,\d{3}(?:\.\d+)?|\d{1,4}(?:,\d{4})+(?:\.\d+)?)")
-_SIZED = re.compile(r"([-+]?\d+(?:\.\d+)?) ?(k|K|M|B)")
+_DECIMAL_COMMA = re.compile(r"[-+]?(?:\d+|\d{1,3}(?:\.\d{3})+),\d+")  # 1.234,5
+_OTHER_GROUPS = re.compile(  # 12,34,567, 1,2345
+    r"[-+]?(?:\d{1,2}(?:,\d{2})*,\d{3}(?:\.\d+)?|\d{1,4}(?:,\d{4})+(?:\.\d+)?)"
+)
+_SIZED = re.compile(r"([-+]?\d+(?:\.\d+)?) ?(k|K|M|B)")  # 1.5M
 _PREFIX = re.compile(  # what stands in front of an answer
     r"^(?:"
     r":?=>?|->|~|#{1,6}(?=\s)"
@@ -403,12 +409,14 @@ _PREFIX = re.compile(  # what stands in front of an answer
 )
 _LABEL = re.compile(r"\\(?:text\w*|mbox|mathrm)\s*\{([^{}]*)\}\s*(?=\S)")  # \text{The answer is } 42
 _FENCE = re.compile(r"```\w*\n(.*)```", re.S)
-_BRACKETED = re.compile(r"[(\[]?\s*(?:\\text\s*\{\s*)?[(\[]?([A-Z])[)\]]?\s*\}?\s*[)\]]?")
+_CHOICE_IN_BRACKETS = re.compile(r"[(\[]?\s*(?:\\text\s*\{\s*)?[(\[]?([A-Z])[)\]]?\s*\}?\s*[)\]]?")  # (C)
 _CHOICE = re.compile(r"[A-J]")
-_CHOSEN = re.compile(r"(?:\\(?:text\w*|mathbf|mathrm)\s*\{\s*)?\(?([A-J])(?:\)|[.:](?=[\s}]))\s*\}?\s*\S")
+_CHOICE_WITH_TEXT = re.compile(  # (C) five
+    r"(?:\\(?:text\w*|mathbf|mathrm)\s*\{\s*)?\(?([A-J])(?:\)|[.:](?=[\s}]))\s*\}?\s*\S"
+)
 _OTHER_CHOICE = re.compile(  # in what follows a choice: "or C", "(C)", "C. five", and not the article of "A cat"
     r"\A(?![\s).]*[A-J]\s+\w)(?:\W++|(?:or|and|but|also|maybe|else|option|choice|text\w*)\b)*+[A-HJ](?!\w)"
     r"|(?<![\w(])(?:\([A-J]\)|[A-J](?:\)|[.:](?=[\s}]|\Z)))"
 )
-_MARKS = re.compile(r"(?<=[^\W\d_])[.'-](?=[^\W\d_]|\s|$)")  # within words
-_SPACES = re.compile(r"\s+(?!\d)|(?<!\d)\s+")
+_WORD_MARKS = re.compile(r"(?<=[^\W\d_])[.'-](?=[^\W\d_]|\s|$)")
+_SPACES = re.compile(r"\s+(?!\d)|(?<!\d)\s+")  # but none between digits: 1 2 is not 12

@@ -1,14 +1,15 @@
 r"""Limits inside sympy: calls that would compute for minutes are refused before they begin. ``install_limits`` sets
 them in this process.
 
-``sizes.py`` looks at an answer's text and knows a few shapes. This knows none: whichever way ``7^{40000000}``,
-``\binom{10^7}{5}`` or the harmonic number of ten million come about (in a product, a sum, a matrix, a gcd), they come
-about in one of the functions of ``_LIMITS``, which then raises ``TooLarge`` in microseconds, and nothing has to be
-killed. It is a ``BaseException``: math-verify goes on after any other.
+``sizes.py`` knows a few shapes by an answer's text. Here the shape does not matter: wherever ``7^{40000000}``,
+``\binom{10^7}{5}`` or the harmonic number of ten million comes up (in a product, a sum, a matrix, a gcd), one of the
+functions of ``_LIMITS`` computes it. With its limit it raises ``TooLarge`` in microseconds, and nothing has to be
+killed. ``TooLarge`` is a ``BaseException``, as math-verify catches any other and goes on.
 
-For a process that is of no other use (``grade_worker.py``). A function that this version of sympy does not have is
-passed over: there the deadline is all. Left out: algebra that is slow without a large number, such as long polynomials
-and integrals.
+Only for processes that do nothing else (``grade_worker.py``), as sympy is changed for the whole process. A function
+that this version of sympy does not have gets no limit; there only the deadline helps.
+
+Left out: algebra that is slow without a large number, such as long polynomials and integrals.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from cotrain.grading.sizes import FACTORIAL, POWER
+from cotrain.grading.sizes import LARGEST_FACTORIAL, MOST_DIGITS
 
-FEW = 2_000  # terms or factors that are computed one by one
-EXPANDED = 5_000  # terms of an expanded power
-BITS = 50_000  # precision of a constant such as π
+MOST_ONE_BY_ONE = 2_000  # terms or factors that are computed one by one
+MOST_EXPANDED = 5_000  # terms of an expanded power
+MOST_BITS = 50_000  # precision of a constant such as π
 
 
 class TooLarge(BaseException):
@@ -31,31 +32,38 @@ class TooLarge(BaseException):
 
 
 def _power_too_large(base: Any, exponent: Any) -> bool:
-    """Whether a power with a rational base and a rational exponent is too large."""
-    if not exponent.is_Rational or max(abs(base.p), base.q) < 2:
+    """Whether a power has too many digits: (p/q)^(n/m) has n/m · log10(max(p, q)) above or below the line."""
+    larger_part = max(abs(base.p), base.q)
+    if not exponent.is_Rational or larger_part < 2:
         return False
-    return abs(exponent.p) * math.log10(max(abs(base.p), base.q)) > POWER * exponent.q
+    return abs(exponent.p) * math.log10(larger_part) > MOST_DIGITS * exponent.q
 
 
 def _more_than(limit: float) -> Callable[..., bool]:
+    """A check of the first argument."""
     return lambda number, *_: _is_integer(number) and abs(int(number)) > limit
 
 
 def _binomial_too_large(n: Any, k: Any) -> bool:
+    """Whether C(n, k), a quotient of products of k factors, has too many; C(n, n − k) is the same."""
     if not _is_integer(k):
         return False
-    chosen = min(int(k), int(n) - int(k)) if _is_integer(n) and int(n) >= int(k) >= 0 else abs(int(k))
-    return chosen > FACTORIAL
+    has_complement = _is_integer(n) and int(n) >= int(k) >= 0
+    n_factors = min(int(k), int(n) - int(k)) if has_complement else abs(int(k))
+    return n_factors > LARGEST_FACTORIAL
 
 
 def _too_many_factors(first: Any, count: Any) -> bool:
     """Whether a rising or falling factorial has too many factors."""
-    return _is_integer(count) and abs(int(count)) > (FACTORIAL if _is_integer(first) else FEW)
+    most = LARGEST_FACTORIAL if _is_integer(first) else MOST_ONE_BY_ONE
+    return _is_integer(count) and abs(int(count)) > most
 
 
-def _expansion_too_large(variables: Any, power: Any) -> bool:
+def _expansion_too_large(terms: Any, power: Any) -> bool:
     """Whether a sum of m terms to the power n has too many coefficients: there are C(n + m − 1, m − 1)."""
-    return int(power) > EXPANDED or math.comb(int(power) + int(variables) - 1, int(variables) - 1) > EXPANDED
+    m = int(terms)
+    n = int(power)
+    return n > MOST_EXPANDED or math.comb(n + m - 1, m - 1) > MOST_EXPANDED
 
 
 def _symbolic_determinant(matrix: Any, *_: Any, **__: Any) -> bool:
@@ -64,17 +72,18 @@ def _symbolic_determinant(matrix: Any, *_: Any, **__: Any) -> bool:
 
 
 def _too_many_terms(*arguments: Any) -> bool:
+    """Whether a sum or product has too many terms. Its last argument is (index, first, last)."""
     _, first, last = arguments[-1]
-    return _is_integer(last - first) and int(last - first) > FEW
+    return _is_integer(last - first) and int(last - first) > MOST_ONE_BY_ONE
 
 
-def _series_too_long(_: int, terms: int, *__: Any) -> bool:
-    """Whether a series for e or π is too long. It has a term for at most eleven bits (e) or 47 (π)."""
-    return terms > BITS / 8
+def _series_too_long(_start: int, n_terms: int, *_: Any) -> bool:
+    """Whether a series for e or π is too long. A term gives at most eleven bits of e, and 47 of π."""
+    return n_terms > MOST_BITS / 8
 
 
-def _too_precise(_: Any, bits: int, *__: Any) -> bool:
-    return bits > BITS
+def _too_precise(_number: Any, bits: int, *_: Any) -> bool:
+    return bits > MOST_BITS
 
 
 def _is_integer(value: Any) -> bool:
@@ -84,20 +93,21 @@ def _is_integer(value: Any) -> bool:
 _FACTORIALS = "sympy.functions.combinatorial.factorials"
 _NUMBERS = "sympy.functions.combinatorial.numbers"
 
-# Where: module, class or "", function; whether its arguments (without a class) are too large.
+# Module; class, or "" for a function of the module; name of the function; a check of its arguments (those of a class
+# method without the class), which is True where they are too large.
 _LIMITS: tuple[tuple[str, str, str, Callable[..., bool]], ...] = (
     ("sympy.core.numbers", "Rational", "_eval_power", _power_too_large),
     ("sympy.core.numbers", "Integer", "_eval_power", _power_too_large),
-    (_FACTORIALS, "factorial", "eval", _more_than(FACTORIAL)),
-    (_FACTORIALS, "factorial2", "eval", _more_than(FACTORIAL)),
-    (_FACTORIALS, "subfactorial", "eval", _more_than(FACTORIAL)),
+    (_FACTORIALS, "factorial", "eval", _more_than(LARGEST_FACTORIAL)),
+    (_FACTORIALS, "factorial2", "eval", _more_than(LARGEST_FACTORIAL)),
+    (_FACTORIALS, "subfactorial", "eval", _more_than(LARGEST_FACTORIAL)),
     (_FACTORIALS, "binomial", "eval", _binomial_too_large),
     (_FACTORIALS, "RisingFactorial", "eval", _too_many_factors),
     (_FACTORIALS, "FallingFactorial", "eval", _too_many_factors),
-    (_NUMBERS, "harmonic", "eval", _more_than(FEW)),
-    (_NUMBERS, "bernoulli", "eval", _more_than(FEW)),
-    (_NUMBERS, "fibonacci", "eval", _more_than(POWER)),
-    ("sympy.functions.special.gamma_functions", "gamma", "eval", _more_than(FACTORIAL)),
+    (_NUMBERS, "harmonic", "eval", _more_than(MOST_ONE_BY_ONE)),
+    (_NUMBERS, "bernoulli", "eval", _more_than(MOST_ONE_BY_ONE)),
+    (_NUMBERS, "fibonacci", "eval", _more_than(MOST_DIGITS)),
+    ("sympy.functions.special.gamma_functions", "gamma", "eval", _more_than(LARGEST_FACTORIAL)),
     ("sympy.ntheory.multinomial", "", "multinomial_coefficients", _expansion_too_large),
     ("sympy.ntheory.multinomial", "", "binomial_coefficients", lambda power: _expansion_too_large(2, power)),
     ("sympy.matrices.matrixbase", "MatrixBase", "det", _symbolic_determinant),
@@ -110,25 +120,27 @@ _LIMITS: tuple[tuple[str, str, str, Callable[..., bool]], ...] = (
 
 
 def install_limits() -> None:
-    """Put the limits in; a second call puts them in again, which does no harm."""
-    for module, owner, name, large in _LIMITS:
-        place: Any = importlib.import_module(module)
-        if owner:
-            place = getattr(place, owner, None)
-        function = vars(place).get(name) if place is not None else None
+    """Set the limits. A second call sets them once more around the first ones, which does no harm."""
+    for module_name, class_name, name, is_too_large in _LIMITS:
+        owner: Any = importlib.import_module(module_name)
+        if class_name:
+            owner = getattr(owner, class_name, None)
+        function = vars(owner).get(name) if owner is not None else None
         if isinstance(function, classmethod):
-            setattr(place, name, classmethod(_with_limit(function.__func__, large, 1)))
+            setattr(owner, name, classmethod(_with_limit(function.__func__, is_too_large, n_unchecked=1)))
         elif callable(function):
-            setattr(place, name, _with_limit(function, large, 0))
+            setattr(owner, name, _with_limit(function, is_too_large, n_unchecked=0))
 
 
-def _with_limit(function: Callable[..., Any], large: Callable[..., bool], skip: int) -> Callable[..., Any]:
-    """``function``, which refuses what is large by its arguments after the first ``skip``."""
+def _with_limit(
+    function: Callable[..., Any], is_too_large: Callable[..., bool], n_unchecked: int
+) -> Callable[..., Any]:
+    """``function``, which raises TooLarge where its arguments are, without the first ``n_unchecked``."""
 
     @functools.wraps(function)
-    def refuse_or_call(*arguments: Any, **settings: Any) -> Any:
-        if large(*arguments[skip:], **settings):
+    def refuse_or_call(*arguments: Any, **keyword_arguments: Any) -> Any:
+        if is_too_large(*arguments[n_unchecked:], **keyword_arguments):
             raise TooLarge
-        return function(*arguments, **settings)
+        return function(*arguments, **keyword_arguments)
 
     return refuse_or_call
