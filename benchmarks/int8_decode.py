@@ -61,9 +61,8 @@ def log_ratios(engine: LocalEngine, model: nn.Module, name: str, answers: int) -
 
 
 def print_agreement(engines: dict[str, LocalEngine], model: nn.Module, name: str, answers: int) -> None:
-    print(
-        "\n| sampler | nats a token apart | ratios outside 0.8 to 1.2 | mean log ratio of an answer |\n|---|---|---|---|"
-    )
+    print("\n| sampler | nats a token apart | ratios outside 0.8 to 1.2 | mean log ratio of an answer |")
+    print("|---|---|---|---|")
     for side, engine in engines.items():
         ratios = log_ratios(engine, model, name, answers)
         tokens = torch.cat(ratios)
