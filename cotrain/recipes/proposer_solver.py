@@ -84,7 +84,7 @@ def proposer_solver(
     cap: int = 16384,  # problems that the pool holds
     ratio: tuple[int, int] = (5, 15),  # steps of the proposer and of the solver, in turn, in rzero
 ) -> Recipe:
-    assert not isinstance(gate, str)  # the recipe has loaded it
+    assert not isinstance(gate, str)  # ``@recipe`` has loaded FILE.py:FUNCTION
     source = run.problems
     options = VARIANTS[variant]
     if pay is not None:
