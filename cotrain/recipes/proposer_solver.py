@@ -96,7 +96,7 @@ def proposer_solver(
     cap: int = 16384,  # problems that the pool holds
     ratio: tuple[int, int] = (5, 15),  # steps of the proposer and of the solver, in turn, in rzero
 ) -> Recipe:
-    assert not isinstance(gate, str)  # @recipe has put the function in the place of "my_file.py:function"
+    assert not isinstance(gate, str)  # ``@recipe`` has loaded FILE.py:FUNCTION
     source = run.problems
     options = VARIANTS[variant]
     if pay is not None:

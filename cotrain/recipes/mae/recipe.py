@@ -56,7 +56,7 @@ def mae(
     cap: int = 16384,  # problems that the pool holds
     gate: str | Check | None = None,  # works a question out, to measure: my_file.py:function, of a problem
 ) -> Recipe:
-    assert not isinstance(gate, str)  # the recipe has loaded it
+    assert not isinstance(gate, str)  # ``@recipe`` has loaded FILE.py:FUNCTION
     reader = reader_of(run.problems, gate, "mae", run.seed)
     if not reader.works_out:
         what = f"no program works out problems of {run.problems.name}"

@@ -76,7 +76,7 @@ def magrpo(
     tree: dict[str, Any] = {"samples": run.group_size, "pairing": pairing, "gamma": gamma, "threshold": threshold}
     measures: tuple[Measure, ...] = MEASURES
     if joint_reward is not None:
-        assert not isinstance(joint_reward, str)  # the recipe has loaded it
+        assert not isinstance(joint_reward, str)  # ``@recipe`` has loaded FILE.py:FUNCTION
         if silent or sees != "half" or not 2 <= agents <= MOST:
             raise ConfigError(
                 f"magrpo: joint_reward with {agents} agents, silent={silent} and sees={sees!r}; expected 2 to {MOST} "

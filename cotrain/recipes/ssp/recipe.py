@@ -92,7 +92,7 @@ def ssp(
     cap: int = 16384,  # questions that the pool holds
     search: str | Search | None = None,  # library to search, for any tasks: my_file.py:function of a query
 ) -> Recipe:
-    assert not isinstance(search, str)  # the recipe has loaded it
+    assert not isinstance(search, str)  # ``@recipe`` has loaded FILE.py:FUNCTION
     check_search(search, "ssp")
     source = study_problems((1, 2)) if run.tasks is None else run.tasks
     own = None

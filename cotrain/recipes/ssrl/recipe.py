@@ -73,7 +73,7 @@ def ssrl(
     format_reward: float = 0.1,  # share of the reward that is for the format
     search: str | Search | None = None,  # search engine: my_file.py:function of a query; World has one
 ) -> Recipe:
-    assert not isinstance(search, str)  # the recipe has loaded it
+    assert not isinstance(search, str)  # ``@recipe`` has loaded FILE.py:FUNCTION
     check_search(search, "ssrl")
     source = World() if run.tasks is None else run.tasks
     is_world = isinstance(source, World)
