@@ -32,7 +32,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cotrain.core.errors import ConfigError, DataError, RowError, nearest_name
+from cotrain.core.errors import ConfigError, DataError, RowError
+from cotrain.core.nearest_names import nearest_name
 from cotrain.core.types import Grade, StepVerdicts, Task
 from cotrain.data.columns import SPEAKERS, Row
 from cotrain.data.files import JsonlTasks
