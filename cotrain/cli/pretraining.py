@@ -33,7 +33,7 @@ from cotrain.storage.kept_work import claim_place
 if TYPE_CHECKING:
     from cotrain.pretraining.ranks import Ranks
 
-TEXT_HELP = ".txt, .jsonl, .json, .csv or .parquet (default: the procedural corpus)"
+TEXT_HELP = "texts: .txt, .jsonl, .json, .csv or .parquet (default: the procedural corpus)"
 OF_NEW_MODEL = ("tokenizer", "kind", "depth", "width")  # flags that a model which goes on has no use for
 OF_NEW_TOKENIZER = ("vocab_size",)
 LearnedParts = list[tuple[Any, int]]  # corpora, each with its weight
