@@ -123,7 +123,7 @@ class ShortPrograms:
                 entry="f",
                 tests="\n".join(program.tests()),
                 solution=program.program(),
-                asked=program.question,
+                bare_question=program.question,
             )
             for split, part in self.splits.items()
             for i, program in enumerate(self.programs[part.start : part.stop])
