@@ -3,7 +3,8 @@ help."""
 
 import pytest
 
-from cotrain.core.errors import UnknownName, current_name, nearest_file, nearest_name
+from cotrain.core.errors import UnknownName
+from cotrain.core.nearest_names import current_name, nearest_file, nearest_name
 from cotrain.data.row_files import lines_of
 from tests.sentences import command_refuses, refuses
 
