@@ -154,8 +154,8 @@ def _known_units() -> dict[str, Unit]:
                 unit_by_name[name] = Unit(dimensions=((dimension, 1),), factor=Fraction(factor))
     for joined_names in _UNCONVERTED.split():
         names = joined_names.split("=")
-        unit = Unit(dimensions=((names[0], 1),))
-        unit_by_name |= dict.fromkeys(names, unit)
+        measure = Unit(dimensions=((names[0], 1),))
+        unit_by_name |= dict.fromkeys(names, measure)
     return unit_by_name
 
 
@@ -386,9 +386,9 @@ _SUBSCRIPT = re.compile(  # 1010_2, 1010_{2}, 1010_{\text{two}}, 1010_{(2)}
 _BASE_IN_WORDS = re.compile(  # 1010 base 2, 1010 (in base two), 1010 \text{ base } 2
     rf"\s*\(?(?:{_TEXT}\s*\{{\s*)?\(?\s*(?:in\s+)?base[\s-]*\}}?\s*\{{?(?P<base>\d+|[a-z]+)\}}?\)?\s*\}}?$"
 )
-_DIGITS_IN_BASE = re.compile(
+_DIGITS_IN_BASE = re.compile(  # 1A3, 10.1, \text{1A}
     rf"-?(?:[\dA-Z]*\d[\dA-Z]*(?:\.[\dA-Z]+)?|{_TEXT}\s*\{{[\dA-Z]+\}})"
-)  # 1A3, 10.1, \text{1A}
+)
 # A hexadecimal number has a digit or begins with two capitals, so that no word such as "face" is one: 1a3, FACE.
 _HEXADECIMAL = re.compile(rf"-?(?:(?=[\da-fA-F]*\d|[A-F]{{2}})[\da-fA-F]+|{_TEXT}\s*\{{[\da-fA-F]+\}})")
 
