@@ -272,7 +272,7 @@ _LAYOUT = re.compile(
     r"(?<=\\\\)\[\s*-?[\d.]+\s*(?:pt|e[mx]|[cm]m)\s*\]|\\(?:left|right)\s*\.|"
     r"\\(?:displaystyle|textstyle|left|right|[bB]igg?[lrm]?|n?o?limits)(?![a-zA-Z])\s*"
 )
-_FRACTIONS = re.compile(r"\\(?:[dtcsx]|nice)frac(?![a-zA-Z])")
+_FRACTIONS = re.compile(r"\\(?:[dtcsx]|nice)frac(?![a-zA-Z])")  # \dfrac, \nicefrac
 _SI = re.compile(r"\\(?:(?:SI|qty)\s*\{([^{}]*)\}|(?:si|unit))\s*\{([^{}]*)\}")  # \SI{5}{\km\per\hour}
 _UNIT_NAME = re.compile(r"\\[a-zA-Z]+|\.")
 _ONLY_NUMBER = re.compile(r"\\num\s*\{([^{}]*)\}")  # \num{5}
@@ -283,30 +283,30 @@ _NARROW_BLANK = re.compile(r"(?<=\d)\\!(?=\d)")
 _GROUPED = re.compile(r"(?<=\d)(?:,\\!|(?:\\mathord\s*)?\{\\?[, ]\})(?=\d{3}(?!\d))")  # 9{,}500
 _BY_MARKS = re.compile(r"(?<![\w.])[1-9]\d{0,2}(?:(?:_\d{3})+(?:\.\d+)?|(?:\.\d{3}){2,})(?![\w.])")  # 1_234, 1.234.567
 _BY_APOSTROPHES = re.compile(r"(?<![\d.'])[1-9]\d{0,2}(?:'\d{3})+(?![\d'])")  # 1'234'567
-_IN_BRACES = re.compile(r"(?<!\\)\{([1-9]\d{0,2}(?:,\d{3})+)\}")
-_ARGUMENT = r"(?:\\[a-zA-Z]+(?![a-zA-Z\[{])|[a-zA-Z\d])"
-_NESTED = r"\{(?:[^{}]|\{[^{}]*\})*\}"
+_IN_BRACES = re.compile(r"(?<!\\)\{([1-9]\d{0,2}(?:,\d{3})+)\}")  # {1,234}
+_ARGUMENT = r"(?:\\[a-zA-Z]+(?![a-zA-Z\[{])|[a-zA-Z\d])"  # one command, letter or digit
+_NESTED = r"\{(?:[^{}]|\{[^{}]*\})*\}"  # {…}, with braces of one more level in it
 _BARE_ARGUMENTS = (  # commands with arguments without braces, and what is written for them
     (re.compile(r"(?:\{|^)([^{}\\]++)\\choose(?![a-zA-Z])([^{}\\]++)(?:\}|$)"), r"\\binom{\1}{\2}"),
-    (re.compile(rf"\\(frac|binom)\s*({_ARGUMENT})\s*({_ARGUMENT})"), r"\\\1{\2}{\3}"),
-    (re.compile(rf"\\(frac|binom)\s*({_ARGUMENT})\s*(?=\{{)"), r"\\\1{\2}"),
-    (re.compile(rf"\\(frac|binom)\s*({_NESTED})\s*({_ARGUMENT})"), r"\\\1\2{\3}"),
-    (
+    (re.compile(rf"\\(frac|binom)\s*({_ARGUMENT})\s*({_ARGUMENT})"), r"\\\1{\2}{\3}"),  # \frac12
+    (re.compile(rf"\\(frac|binom)\s*({_ARGUMENT})\s*(?=\{{)"), r"\\\1{\2}"),  # \frac1{2}
+    (re.compile(rf"\\(frac|binom)\s*({_NESTED})\s*({_ARGUMENT})"), r"\\\1\2{\3}"),  # \frac{1}2
+    (  # \sqrt2, \sqrt[3]x
         re.compile(r"\\sqrt\s*(\[[^\[\]]{1,9}\])?\s*(\d+(?:\.\d+)?|[a-zA-Z]|\\[a-zA-Z]+(?![a-zA-Z\[{]))"),
         r"\\sqrt\1{\2}",
     ),
-    (re.compile(rf"\\sqrt\s*(\\frac{_NESTED}{_NESTED})"), r"\\sqrt{\1}"),
-    (re.compile(r"\^\s*([-+]?\d+(?:\.\d+)?|-[a-zA-Z](?![a-zA-Z]))"), r"^{\1}"),
-    (re.compile(r"(\\log)\s*_\s*(10(?!\d)|\d)"), r"\1_{\2} "),
-    (re.compile(r"_\s*(\d+)"), r"_{\1}"),
+    (re.compile(rf"\\sqrt\s*(\\frac{_NESTED}{_NESTED})"), r"\\sqrt{\1}"),  # \sqrt\frac{1}{2}
+    (re.compile(r"\^\s*([-+]?\d+(?:\.\d+)?|-[a-zA-Z](?![a-zA-Z]))"), r"^{\1}"),  # x^10, x^-y
+    (re.compile(r"(\\log)\s*_\s*(10(?!\d)|\d)"), r"\1_{\2} "),  # \log_28: 2 is the base of log 8
+    (re.compile(r"_\s*(\d+)"), r"_{\1}"),  # x_12
 )
-_PRODUCT = re.compile(  # math-verify adds integers next to each other
+_PRODUCT = re.compile(  # 2(3), (2)(3), (2)3: math-verify would add the numbers
     r"(?<=[\d)])\s*(?=\(\s*[-\d\\(]|\\(?:binom|gcd)(?![a-zA-Z]))|(?<=\))\s*(?=\d)"
 )
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")  # to math-verify 30° is 30
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?|(?<![a-zA-Z])[a-zA-Z])\s*\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-zA-Z]))")
-_FRACTION_OF = re.compile(r"(\\(?:frac|binom)\{[^{}]*\}\{[^{}]*\})\s*(?=\(\s*[-\d\\(])")
-_LISTED = re.compile(r"\s{0,3},?\s{0,3}\\text\s*\{\s*,?\s*(?:and|or)\s*\}")
+_FRACTION_OF = re.compile(r"(\\(?:frac|binom)\{[^{}]*\}\{[^{}]*\})\s*(?=\(\s*[-\d\\(])")  # \frac{1}{2} (3)
+_LISTED = re.compile(r"\s{0,3},?\s{0,3}\\text\s*\{\s*,?\s*(?:and|or)\s*\}")  # 1 \text{ and } 2
 
 
 def _write_siunitx(text: str) -> str:
@@ -337,8 +337,8 @@ _REMAINDER = re.compile(r"(\d{1,9})\s*(?:\\text\s*\{\s*)?(?:R|r|remainder)\s*\}?
 _CLOCK = re.compile(  # 7:30 p.m., 7 PM, 7:30:05 am, 7:05, 19:30
     r"(\d{1,2})(?::([0-5]\d)(?::([0-5]\d))?)?\s*+(?:\\(?:text|mathrm)\s*\{\s*)?(?:([aApP])\.?\s?[mM]\.?)?\s*\}?"
 )
-_SIDE = r"((?:\\[a-zA-Z]+|[^:,;=\\a-zA-Z]|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z]))+)"
-_RATIO = re.compile(rf"{_SIDE}((?::{_SIDE}){{2,}})")  # 1:2:3
+_RATIO_PART = r"((?:\\[a-zA-Z]+|[^:,;=\\a-zA-Z]|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z]))+)"  # no word
+_RATIO = re.compile(rf"{_RATIO_PART}((?::{_RATIO_PART}){{2,}})")
 _ORDINAL = re.compile(r"(?<=\d)(?:\^\s*)?(?:\{\s*)?(?:\\(?:text|mathrm)\s*\{\s*)?(?:st|nd|rd|th)\s*\}{0,2}(?![a-zA-Z])")
 _BY_THREES = re.compile(r"(?<![\d.,])([1-9]\d{0,2}(?: {1,3}\d{3})+)(?! {0,3}\d)")  # 12 345
 _DECIMALS = re.compile(r"(?<=\d)\.\d{3}(?: \d{3})*(?: \d{1,3})(?!\d)")  # 3.141 592
@@ -362,7 +362,7 @@ _POINT = re.compile(r"(?<=\d)\.(?=\s*[/)}])")  # -1./3
 _OPENING = ("(", "[", "\\{")
 _CLOSING = (")", "]", "\\}")
 _BRACKET_OR_COMMA = re.compile(r"\\?[\[\](){}]|(?<=\d),(?=\d)")
-_COMMA_GROUP = re.compile(r"(?<![\d,.])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)")
+_COMMA_GROUP = re.compile(r"(?<![\d,.])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)")  # 1,234,567
 MOST_DIGITS = 60  # of a number that is written as a fraction, or in full digits
 
 
