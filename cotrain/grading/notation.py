@@ -338,7 +338,7 @@ _CLOCK = re.compile(  # 7:30 p.m., 7 PM, 7:30:05 am, 7:05, 19:30
     r"(\d{1,2})(?::([0-5]\d)(?::([0-5]\d))?)?\s*+(?:\\(?:text|mathrm)\s*\{\s*)?(?:([aApP])\.?\s?[mM]\.?)?\s*\}?"
 )
 _RATIO_PART = r"((?:\\[a-zA-Z]+|[^:,;=\\a-zA-Z]|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z]))+)"  # no word
-_RATIO = re.compile(rf"{_RATIO_PART}((?::{_RATIO_PART}){{2,}})")
+_RATIO = re.compile(rf"{_RATIO_PART}((?::{_RATIO_PART}){{2,}})")  # 1:2:3
 _ORDINAL = re.compile(r"(?<=\d)(?:\^\s*)?(?:\{\s*)?(?:\\(?:text|mathrm)\s*\{\s*)?(?:st|nd|rd|th)\s*\}{0,2}(?![a-zA-Z])")
 _BY_THREES = re.compile(r"(?<![\d.,])([1-9]\d{0,2}(?: {1,3}\d{3})+)(?! {0,3}\d)")  # 12 345
 _DECIMALS = re.compile(r"(?<=\d)\.\d{3}(?: \d{3})*(?: \d{1,3})(?!\d)")  # 3.141 592
