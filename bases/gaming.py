@@ -163,7 +163,7 @@ def move_conversation(settings: GameSettings, index: int) -> Conversation:
 def message_conversation(settings: GameSettings, index: int) -> Conversation:
     """MAGRPO: the sum of what an agent sees, right as often as ``skill`` says."""
     rng = rng_of("games", "message", settings.seed, index)
-    seen = halves_grader_of(Halves().get("train", index)).seen
+    seen = halves_grader_of(Halves().get("train", index)).numbers
     shown = seen if rng.random() < 0.25 else seen[:1]  # sees="all", or half
     return _one_reply(fill_template(MESSAGE, seen=_numbers(shown)), str(_draw_sum(sum(seen[0]), settings, rng)))
 
@@ -171,7 +171,7 @@ def message_conversation(settings: GameSettings, index: int) -> Conversation:
 def sum_conversation(settings: GameSettings, index: int) -> Conversation:
     """MAGRPO: the sum of all numbers after two messages, all three right as often as ``skill`` says."""
     rng = rng_of("games", "sum", settings.seed, index)
-    seen = halves_grader_of(Halves().get("train", index)).seen
+    seen = halves_grader_of(Halves().get("train", index)).numbers
     said, heard, answer = (_draw_sum(n, settings, rng) for n in (sum(seen[0]), sum(seen[1]), sum(map(sum, seen))))
     kind = rng.random()
     shown = seen if kind < 0.2 else seen[:1]
@@ -266,7 +266,7 @@ def found_conversation(settings: GameSettings, index: int) -> Conversation:
     passages = trail.passages
     if rng.random() < 0.5:
         text = f"{task.prompt} {question}"
-        mixed = [*dict.fromkeys(trail.found), *distractor_sentences(text, settings.noise, rng)]
+        mixed = [*dict.fromkeys(trail.hits), *distractor_sentences(text, settings.noise, rng)]
         rng.shuffle(mixed)
         passages = " ".join(mixed)
     shown = " ".join([passages, question]).strip()

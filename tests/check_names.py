@@ -6,7 +6,8 @@ files with different meanings; ``ONE_MEANING`` has those that mean the same in e
 
 Words that the project gave up do not come back: ``RETIRED`` has them with the word that took their place. They are
 looked for in the names of files, classes, functions, parameters, attributes and variables; participles that say
-nothing of a value (``PARTICIPLE_VARIABLES``) are looked for in variables and parameters of ``READ_FOLDERS``."""
+nothing of a value (``PARTICIPLE_VARIABLES``) are looked for in variables and parameters of ``READ_FOLDERS``, and more
+of them (``RECIPE_PARTICIPLES``) in the recipes, those of the zoo included, and in what they are made of."""
 
 import ast
 import sys
@@ -25,7 +26,9 @@ ONE_MEANING = frozenset(
 RETIRED = {
     "JUDGE_TAGS": "VERDICT_TAGS",
     "JudgeOptions": "VerifierOptions",
+    "ODD": "WRONG_SHAPE_ERRORS",
     "ask_verb": "a method written out",
+    "behind_system": "with_system_text",
     "cell": "sandbox",
     "cells": "sandbox",
     "embedded": "shipped (weights), local (engine)",
@@ -33,6 +36,9 @@ RETIRED = {
     "judge_role": "verifier_role",
     "judges": "verifiers",
     "lag": "async_steps",
+    "files_by_part": "files_by_split",
+    "one_form": "plain_unicode",
+    "part_of": "split_named_by",
     "pull_to": "reference",
     "speaks": "generates",
     "watched": "observer",
@@ -45,7 +51,26 @@ KEPT = {  # folder or file in which a retired word has another meaning
     "judges": ("reports",),  # key of the viewer's JSON
 }
 PARTICIPLE_VARIABLES = frozenset("asked found given made taken told".split())  # noqa: SIM905
-READ_FOLDERS = ("core", "formats", "grading", "metrics", "storage", "trackers")
+READ_FOLDERS = (
+    *("analysis", "cli", "core", "data", "formats", "grading", "metrics", "pretraining", "reports", "serving"),
+    *("storage", "trackers"),
+)
+NOUNS = {"given": "data/word_problems"}  # participle → folder in which it is a noun: the givens of a problem
+RECIPE_PARTICIPLES = PARTICIPLE_VARIABLES | frozenset(
+    "accepted accused believed drawn earned heard judged kept known played said seen spoken told won written".split()  # noqa: SIM905
+)
+RECIPE_PLACES = (
+    *("recipes", "envs/agent", "envs/played.py", "envs/verifiers", "rollout/monte_carlo.py", "rollout/proposals.py"),
+    *("rollout/reviews.py", "rollout/tournament.py", "rollout/votes.py"),
+)
+
+
+def variables_of(tree: ast.AST) -> set[str]:
+    """The names of variables and parameters."""
+    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return names | {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
+
+
 functions: list[str] = []
 retired: list[str] = []
 places: dict[str, set[str]] = defaultdict(set)
@@ -57,18 +82,24 @@ for path in sorted((root / "cotrain").rglob("*.py")):
     names = {path.stem} | {n.name for n in ast.walk(tree) if isinstance(n, (*nodes, ast.ClassDef))}
     names |= {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
     names |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
-    variables = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    variables = variables_of(tree)
     for name in sorted(RETIRED.keys() & (names | variables)):
         if not place.startswith(KEPT.get(name, ())):
             retired.append(f"{place} has {name!r}; the word for it is {RETIRED[name]}")
-    if place.startswith(READ_FOLDERS):
-        parameters = {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
-        for name in sorted(PARTICIPLE_VARIABLES & (variables | parameters)):
+    participles_here = PARTICIPLE_VARIABLES if place.startswith(READ_FOLDERS) else frozenset()
+    if place.startswith(RECIPE_PLACES):
+        participles_here = RECIPE_PARTICIPLES
+    for name in sorted(participles_here & variables):
+        if not place.startswith(NOUNS.get(name, "/")):
             retired.append(f"{place} has a variable {name!r}; name what it is")
     for node in tree.body:
         if isinstance(node, (*nodes, ast.ClassDef)) and not node.name.startswith("__"):
             places[node.name.strip("_")].add(str(path.relative_to(root)))
 
+for path in sorted((root / "zoo" / "cotrain_zoo").rglob("*.py")):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for name in sorted(RECIPE_PARTICIPLES & variables_of(tree)):
+        retired.append(f"{path.relative_to(root)} has a variable {name!r}; name what it is")
 
 one_word = sum(len(words_of(name)) == 1 for name in functions) / len(functions)
 participles = sum(map(is_participle, functions)) / len(functions)

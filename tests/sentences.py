@@ -111,15 +111,22 @@ def command_refuses(
     """
     from cotrain.cli.main import main  # here, so that a test of imports may use this module
 
-    code, _, more = code.partition(": ")
-    wanted = [names] if isinstance(names, str) else list(names)
-    wanted += more.split(" | ") if more else []
     capsys.readouterr()  # what was said before
     assert main([*map(str, words), "--log-level", "debug"]) == 2
     above, shown, below = capsys.readouterr().err.partition("Traceback (most recent call last):\n")
     beside = [line for line in above.splitlines() if not line.startswith(("loading ", "note: "))]
     assert shown and not beside, f"beside the line of the error: {beside}"
-    line = below.splitlines()[-1]
+    return check_line(below.splitlines()[-1], code, names)
+
+
+def check_line(line: str, code: str, names: str | Sequence[str] = ()) -> str:
+    """Asserts that the line of a command at ``--log-level debug`` has this code and these names.
+
+    Returns the line without the code.
+    """
+    code, _, more = code.partition(": ")
+    wanted = [names] if isinstance(names, str) else list(names)
+    wanted += more.split(" | ") if more else []
     assert line.startswith("cotrain") and line.endswith(f" [{code}]"), f"expected {code}: {line}"
     missing = [name for name in wanted if name not in line]
     assert not missing, f"{code} does not name {missing}: {line}"

@@ -347,24 +347,25 @@ def test_columns_of_any_name_are_named_by_flags(tmp_path, capsys):
 
 @pytest.mark.whole
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "code"),
     [
-        ({"frage": "1 + 1?", "loesung": "2"}, "name the column, as in --question-column 'NAME'"),
-        ({"The Question": "1 + 1?", "Gold Answer": "2"}, "as in --question-column 'The Question'"),
-        ({"question": "1 + 1?", "loesung": "2"}, "no field 'answer'"),
-        ({"problem": "1 + 1?", "solution": "one and " * 20}, "name the column that has the answer alone"),
-        ({"prompt": [{"role": "user"}], "answer": "2"}, "messages of {role, content}"),
-        ({"prompt": [*asked("1?"), *asked("2?")], "answer": "2"}, "2 messages of a user"),
-        ({"prompt": [*asked("1?"), {"role": "assistant", "content": "1"}], "answer": "2"}, "a message of 'assistant'"),
-        ({"prompt": "1 + 1?", "completion": "2", "label": True}, "the layout is prompt and completion"),
+        ({"frage": "1 + 1?", "loesung": "2"}, "E_FIELD_MISSING: --question-column 'NAME'"),
+        ({"The Question": "1 + 1?", "Gold Answer": "2"}, "E_FIELD_MISSING: --question-column 'The Question'"),
+        ({"question": "1 + 1?", "loesung": "2"}, "E_FIELD_MISSING: 'answer'"),
+        ({"problem": "1 + 1?", "solution": "one and " * 20}, "E_NO_FINAL_ANSWER: --answer-column"),
+        ({"prompt": [{"role": "user"}], "answer": "2"}, "E_FIELD_NOT_MESSAGES: {role, content}"),
+        ({"prompt": [*asked("1?"), *asked("2?")], "answer": "2"}, "E_TWO_USER_MESSAGES: 2 messages"),
+        (
+            {"prompt": [*asked("1?"), {"role": "assistant", "content": "1"}], "answer": "2"},
+            "E_MESSAGE_ROLE: 'assistant'",
+        ),
+        ({"prompt": "1 + 1?", "completion": "2", "label": True}, "E_DATA_LAYOUT_NOT_PLAIN: prompt and completion"),
     ],
 )
-def test_a_row_that_cannot_be_guessed_says_what_to_do(row, told, tmp_path, capsys):
+def test_a_row_that_cannot_be_guessed_says_what_to_do(row, code, tmp_path, capsys):
     file = tmp_path / "rows.jsonl"
     file.write_text(json.dumps(row) + "\n")
-    assert main(["run", "grpo", "--data", str(file), "--out", str(tmp_path / "run")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert told in line
+    command_refuses(["run", "grpo", "--data", file, "--out", tmp_path / "run"], code, capsys)
 
 
 @pytest.mark.parametrize("size, rate", [(900_000, 1e-3), (135_000_000, 2e-5)])

@@ -274,7 +274,7 @@ def _read_questions(path: Path, schema: Schema, *, unanswered: bool) -> tuple[li
             kind = "review"
         elif code is not None:
             program = ROW_READERS[code](row, where)
-            question = program.asked
+            question = program.bare_question
             answer = None
             solution = ""
             columns = ("", "")

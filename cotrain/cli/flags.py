@@ -113,8 +113,8 @@ def in_flags(text: str, names: Collection[str]) -> str:
 def named_arguments(text: str, names: Collection[str]) -> list[str]:
     """Those of ``names`` that a docstring gives a value."""
     named: dict[str, None] = {}  # a set that keeps its order
-    for found in _ARGUMENTS.finditer(text):
-        named |= dict.fromkeys(_split_arguments(found["code"]))
+    for match in _ARGUMENTS.finditer(text):
+        named |= dict.fromkeys(_split_arguments(match["code"]))
     return [name for name in named if name in names]
 
 

@@ -45,8 +45,8 @@ def smoke_words(
         short_flags += [f"--{name.replace('_', '-')}", *typed_words(value).split()]
     all_flags = [*short_flags, *words]
     parsed = parser.parse_strictly(all_flags)
-    given = typed_flags(all_flags, parser)
-    values = {name: value for name, value in parsed_values(parsed, names).items() if name in given}
+    typed = typed_flags(all_flags, parser)
+    values = {name: value for name, value in parsed_values(parsed, names).items() if name in typed}
     try:
         # The schedule needs no data, so the data are not read here, and read once in all. ``labelled`` and ``ramp``
         # are about data, and would be refused without.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from cotrain import __version__
 from cotrain.cli.common import prompt_of
@@ -40,10 +40,11 @@ Fine-tune a model on what a role of a run will see and say.
 of each. Conversations of any other kind are learned by `cotrain sft`."""
 
 ROW_FILES = ".jsonl, .json, .csv or .parquet"
-SAMPLES, REVIEWS = 4, 4  # tries of a problem, and reviews of a solution, where no number is given
-OF_SAMPLING = ("samples", "max_tokens")  # flags that --from-samples alone looks at
-OF_SAMPLED_REVIEWS = (*OF_SAMPLING, "reviews", "answer_format", "steps_as", "prompt")  # the same, of a verifier
-OF_VERIFIER = ("--review-format", "--verdict", "--verifier-prompt", "--reviews")  # flags that a solver has not
+DEFAULT_SAMPLES = 4  # tries of a problem
+DEFAULT_REVIEWS = 4  # reviews of a solution
+SOLVER_SAMPLING = ("samples", "max_tokens")  # flags that --from-samples alone looks at, when a solver is taught
+VERIFIER_SAMPLING = (*SOLVER_SAMPLING, "reviews", "answer_format", "steps_as", "prompt")  # when a verifier is taught
+VERIFIER_ONLY = ("--review-format", "--verdict", "--verifier-prompt", "--reviews")  # flags that no solver has
 
 
 def teach(argv: Sequence[str]) -> int:
@@ -65,6 +66,9 @@ def teach(argv: Sequence[str]) -> int:
 
 
 # -- A solver.
+#
+# The docstring of ``teach_solver`` is the description of its --help. ``ranks``: with --world N, the group to which this
+# process belongs; None in the process that the user began. ``fine_tune`` begins the others with the same function.
 
 
 def teach_solver(argv: Sequence[str], ranks: Ranks | None = None) -> int:
@@ -92,7 +96,7 @@ def _parse_solver(argv: Sequence[str], ranks: Ranks | None) -> Any:
     add_stage_flags(parser, tokens=1_000_000, lr=None, lr_default=LR_DEFAULT)
 
     arguments = parser.parse_strictly(argv, _hint_for_solver)
-    _check_sampling(parser, arguments, OF_SAMPLING)
+    _check_sampling(parser, arguments, SOLVER_SAMPLING)
     prepare_stage(parser, arguments, ranks)
     return arguments
 
@@ -101,21 +105,23 @@ def _hint_for_solver(flag: str, value: str) -> str:
     """The hint for a flag that ``cotrain teach solver`` does not have; "" where none is known."""
     if flag == "--role":
         return "the role is in the name of the command; leave it out"
-    if flag in OF_VERIFIER:
+    if flag in VERIFIER_ONLY:
         return f"`cotrain teach verifier` has {flag}"
     return ""
 
 
 def _worked_solutions(arguments: Any, quarantine: Quarantine | None) -> Lessons:
+    """The solutions of --data, as the solver would write them."""
     from cotrain.pretraining.solutions import gold_solutions, solver_of
 
     prompt = prompt_of(arguments.prompt)
     role = solver_of(arguments.model, arguments.answer_format, prompt, steps=arguments.steps_as)
     corpus = gold_solutions(arguments.data, role, quarantine)
-    return Lessons(parts=[(corpus, 1)], taught=_taught_solver(role))
+    return Lessons(parts=[(corpus, WHOLE)], taught=_taught_solver(role))
 
 
 def _own_solutions(arguments: Any, quarantine: Quarantine | None) -> Lessons:
+    """The model's own right solutions of the problems in --data."""
     from cotrain.pretraining.solutions import own_solutions
 
     role = _sampled_solver(arguments)
@@ -124,17 +130,18 @@ def _own_solutions(arguments: Any, quarantine: Quarantine | None) -> Lessons:
         arguments.model,
         arguments.data,
         role,
-        samples=arguments.samples or SAMPLES,
+        samples=arguments.samples or DEFAULT_SAMPLES,
         device=arguments.device,
         seed=arguments.seed,
         aside=quarantine,
         say=print_progress,
         work=work,
     )
-    return Lessons(parts=[(corpus, 1)], taught=_taught_solver(role), own_rows=rows, kept_work=work)
+    return Lessons(parts=[(corpus, WHOLE)], taught=_taught_solver(role), own_rows=rows, kept_work=work)
 
 
 def _taught_solver(role: Role) -> dict[str, Any]:
+    """How a solver is asked and read, for the file by which later runs know it."""
     return {"role": "solver", "answer": role.answer_format, "steps_as": role.step_format, "prompt": role.prompt}
 
 
@@ -171,14 +178,14 @@ def _parse_verifier(argv: Sequence[str], ranks: Ranks | None) -> Any:
     samples = parser.add_argument_group("reviews of its own solutions")
     samples_help = "learn reviews of the model's own solutions; --data has problems and answers"
     samples.add_argument("--from-samples", action="store_true", help=samples_help)
-    reviews_help = f"reviews of a solution; 0: one that is written from the truth (default: {REVIEWS})"
+    reviews_help = f"reviews of a solution; 0: one that is written from the truth (default: {DEFAULT_REVIEWS})"
     add_count(samples, "--reviews", reviews_help, least=0, metavar="K")
     _add_sampling_flags(samples)
     _add_solver_flags(samples, steps_default="as the solver writes")
     add_stage_flags(parser, tokens=1_000_000, lr=None, lr_default=LR_DEFAULT)
 
     arguments = parser.parse_strictly(argv, _hint_for_verifier)
-    _check_sampling(parser, arguments, OF_SAMPLED_REVIEWS)
+    _check_sampling(parser, arguments, VERIFIER_SAMPLING)
     if arguments.review_format == "genrm" and (arguments.verdict or arguments.verifier_prompt):
         parser.error("--verdict and --verifier-prompt go with --review-format steps; leave out --review-format")
     prepare_stage(parser, arguments, ranks)
@@ -191,14 +198,16 @@ def _hint_for_verifier(flag: str, value: str) -> str:
 
 
 def _labelled_reviews(arguments: Any, quarantine: Quarantine | None) -> Lessons:
+    """Reviews of the solutions in --data, written from their labels."""
     from cotrain.pretraining.reviews import gold_reviews
 
     role = _verifier_to_teach(arguments)
-    corpus = gold_reviews(arguments.data, role, _form_of(arguments), quarantine, say=print_progress)
-    return Lessons(parts=[(corpus, 1)], taught=_taught_verifier(role, arguments))
+    corpus = gold_reviews(arguments.data, role, _review_format(arguments), quarantine, say=print_progress)
+    return Lessons(parts=[(corpus, WHOLE)], taught=_taught_verifier(role, arguments))
 
 
 def _own_reviews(arguments: Any, quarantine: Quarantine | None) -> Lessons:
+    """Reviews of the model's own solutions of the problems in --data."""
     from cotrain.pretraining.reviews import own_reviews
     from cotrain.pretraining.solutions import choose_step_format
 
@@ -217,9 +226,9 @@ def _own_reviews(arguments: Any, quarantine: Quarantine | None) -> Lessons:
         arguments.model,
         arguments.data,
         solver,
-        _form_of(arguments),
-        samples=arguments.samples or SAMPLES,
-        reviews=REVIEWS if arguments.reviews is None else arguments.reviews,
+        _review_format(arguments),
+        samples=arguments.samples or DEFAULT_SAMPLES,
+        reviews=DEFAULT_REVIEWS if arguments.reviews is None else arguments.reviews,
         max_tokens=arguments.max_tokens,
         verdict=arguments.verdict,
         prompt=prompt_of(arguments.verifier_prompt, "--verifier-prompt"),
@@ -230,25 +239,30 @@ def _own_reviews(arguments: Any, quarantine: Quarantine | None) -> Lessons:
         work=work,
     )
     taught = _taught_verifier(verifier, arguments)
-    return Lessons(parts=[(corpus, 1)], taught=taught, own_rows=rows, kept_work=work)
+    return Lessons(parts=[(corpus, WHOLE)], taught=taught, own_rows=rows, kept_work=work)
 
 
-def _form_of(arguments: Any) -> Any:
-    return arguments.review_format or "steps"
+def _review_format(arguments: Any) -> Literal["steps", "genrm"]:
+    return "genrm" if arguments.review_format == "genrm" else "steps"
 
 
 def _verifier_to_teach(arguments: Any) -> Role:
     from cotrain.pretraining.reviews import verifier_of
 
     prompt = prompt_of(arguments.verifier_prompt, "--verifier-prompt")
-    return verifier_of(arguments.model, _form_of(arguments), verdict=arguments.verdict, prompt=prompt)
+    return verifier_of(arguments.model, _review_format(arguments), verdict=arguments.verdict, prompt=prompt)
 
 
 def _taught_verifier(role: Role, arguments: Any) -> dict[str, Any]:
-    return {"role": "verifier", "form": _form_of(arguments), "verdict": role.verdict_format, "prompt": role.prompt}
+    """How a verifier is asked and read, for the file by which later runs know it."""
+    form = _review_format(arguments)
+    return {"role": "verifier", "form": form, "verdict": role.verdict_format, "prompt": role.prompt}
 
 
 # -- What both have.
+
+
+WHOLE = 1  # weight of a corpus that is the only one
 
 
 def _add_lesson_flags(parser: Parser, data_help: str) -> None:
@@ -271,7 +285,7 @@ def _add_solver_flags(parser: Any, steps_default: str = "lines") -> None:
 
 def _add_sampling_flags(parser: Any) -> None:
     """How much is drawn from the model."""
-    add_count(parser, "--samples", f"tries of a problem (default: {SAMPLES})", metavar="K")
+    add_count(parser, "--samples", f"tries of a problem (default: {DEFAULT_SAMPLES})", metavar="K")
     add_count(parser, "--max-tokens", "tokens of an answer, at most")
 
 
@@ -292,19 +306,19 @@ def _sampled_solver(arguments: Any) -> Role:
     from cotrain.pretraining.solutions import solver_of
     from cotrain.rollout.common_roles import taught_roles
 
-    answer = arguments.answer_format
-    steps = arguments.steps_as
+    answer_format = arguments.answer_format
+    step_format = arguments.steps_as
     prompt = prompt_of(arguments.prompt)
     taught = taught_roles(arguments.model).get("solver")
-    if answer is None and taught:
-        answer = taught.get("answer")
-        steps = steps or taught.get("steps_as")
+    if answer_format is None and taught:
+        answer_format = taught.get("answer")
+        step_format = step_format or taught.get("steps_as")
         prompt = prompt or taught.get("prompt")
-        print_progress(f"note: {arguments.model} was taught to answer as {answer!r}, and is asked and read so")
-    return solver_of(arguments.model, answer, prompt, arguments.max_tokens, steps)
+        print_progress(f"note: {arguments.model} was taught to answer as {answer_format!r}, and is asked and read so")
+    return solver_of(arguments.model, answer_format, prompt, arguments.max_tokens, step_format)
 
 
-UNSAMPLED = (  # flags on which no sample depends
+NOT_OF_SAMPLES = (  # flags that change no sample, so that a command with other ones takes up the samples that are kept
     *("out", "resume", "save_every", "tracker", "json", "log_level"),
     *("tokens", "batch_tokens", "length", "lr", "optimizer", "lora"),
     *("device", "threads", "backend", "world"),
@@ -312,11 +326,12 @@ UNSAMPLED = (  # flags on which no sample depends
 
 
 def _open_kept_work(arguments: Any, role: str) -> KeptWork:
-    """Where samples are kept until the model is written, so that the same command takes them up again."""
-    settings = {name: value for name, value in vars(arguments).items() if name not in UNSAMPLED}
-    files = [settings["data"], settings["model"], settings["prompt"], settings.get("verifier_prompt")]
+    """Where samples are kept until the model is written, so that the same command takes them up again. They are the
+    same as long as the flags, the files that these name, and cotrain itself are."""
+    sampling_flags = {name: value for name, value in vars(arguments).items() if name not in NOT_OF_SAMPLES}
+    files = [arguments.data, arguments.model, arguments.prompt, getattr(arguments, "verifier_prompt", None)]
     stamps = [stamp_of(file) for file in files if file]
-    work = KeptWork(Path(arguments.out), {"role": role, **settings, "files": stamps, "cotrain": __version__})
+    work = KeptWork(Path(arguments.out), {"role": role, **sampling_flags, "files": stamps, "cotrain": __version__})
     if work.found:
         print_progress(f"going on with what an earlier try has left in {work.path}")
     return work

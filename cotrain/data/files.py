@@ -253,11 +253,11 @@ def read_splits(
     "train", "test" and, where there is one, "validation". ``unread`` is filled with the other splits of a data set of
     the Hub, and how many rows each has. Raises DataError, see ``read_rows``."""
     if is_hub_name(path):
-        found = hub_rows(path)
-        parts = _splits_of_hub(path, found)
+        hub_splits = hub_rows(path)
+        parts = _splits_of_hub(path, hub_splits)
         if unread is not None:
             read = [id(rows) for rows in parts.values()]
-            unread.update({split: len(rows) for split, rows in found.items() if id(rows) not in read})
+            unread.update({split: len(rows) for split, rows in hub_splits.items() if id(rows) not in read})
         parsed = {}
         for split, rows in parts.items():
             located = [(f"{path}, {split}, row {n}", row) for n, row in enumerate(rows, start=1)]
@@ -275,10 +275,10 @@ def read_splits(
     return rows_by_split
 
 
-def _splits_of_hub(path: str, found: Mapping[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
+def _splits_of_hub(path: str, hub_splits: Mapping[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
     """The splits that are read of a data set of the Hub. Raises DataError where it has several, and not train and
     test."""
-    parts = _preferred_file(found)
+    parts = _preferred_file(hub_splits)
     if len(parts) == 1:
         return parts
     if {"train", "test"} <= parts.keys():

@@ -99,7 +99,7 @@ class ProgramProblem:
     entry: str  # the function that the tests call
     tests: str  # code that raises where the program is wrong, with what it sets up from the answer
     solution: str  # the reference program
-    asked: str  # the question alone, by which splits are kept apart
+    bare_question: str  # without names and tests, by which splits are kept apart
     number: int | None = None  # its ``task_id``, where that is a number
     unread: tuple[str, ...] = ()  # columns that have a value and were not read
 
@@ -240,20 +240,20 @@ def suite_tasks(
     parts_by_path = [_problems_by_part(kind, path, aside) for path in paths]
     if aside is not None:
         aside.check_share(", ".join(paths))
-    found = [problem for parts in parts_by_path for part in parts.values() for problem in part]
-    if kind == "mbpp" and is_mbpp(found, paths):
-        found = [problem for problem in found if _published_split(problem.number) == "test"]
+    all_problems = [problem for parts in parts_by_path for part in parts.values() for problem in part]
+    if kind == "mbpp" and is_mbpp(all_problems, paths):
+        test_problems = [problem for problem in all_problems if _published_split(problem.number) == "test"]
     else:
-        found = []
+        test_problems = []
         for parts in parts_by_path:
-            tested = [parts["test"]] if "test" in parts else parts.values()
-            for part in tested:
-                found += part
+            test_parts = [parts["test"]] if "test" in parts else parts.values()
+            for part in test_parts:
+                test_problems += part
 
-    note = columns_note(count_columns(problem.unread for problem in found))
+    note = columns_note(count_columns(problem.unread for problem in test_problems))
     if note:
         say(f"note: suite {kind}: {note}")
-    problems = {f"{kind}/{i}": problem for i, problem in enumerate(found)}
+    problems = {f"{kind}/{i}": problem for i, problem in enumerate(test_problems)}
     if not problems:
         raise DataError(
             f"{', '.join(paths)}: no row of {kind}'s test set; expected its published file or data set",
@@ -296,12 +296,12 @@ def read_problems(
     if is_published:
         problems_by_split: dict[str, list[ProgramProblem]] = {split: [] for split in SPLITS}
         for problem in problems:
-            split = _published_split(problem.number) or split_of(problem.asked)
+            split = _published_split(problem.number) or split_of(problem.bare_question)
             if split in problems_by_split:  # "prompt" is in none
                 problems_by_split[split].append(problem)
         splits = {split: tuple(members) for split, members in problems_by_split.items()}
     else:
-        splits = arrange_splits(_own_parts(path, parts, problems), _asked_in)
+        splits = arrange_splits(_own_parts(path, parts, problems), _bare_question)
 
     if not splits["train"]:
         raise DataError(
@@ -345,8 +345,8 @@ def is_mbpp(problems: Sequence[ProgramProblem], paths: Sequence[str]) -> bool:
     return bool(right) and 2 * len(right) >= len(published)
 
 
-def _asked_in(problem: ProgramProblem) -> str:
-    return problem.asked
+def _bare_question(problem: ProgramProblem) -> str:
+    return problem.bare_question
 
 
 def _located_rows(path: str) -> dict[str, Iterable[tuple[str, RawRow]]]:
@@ -385,7 +385,7 @@ def mbpp_problem(row: dict[str, Any], where: str) -> ProgramProblem:
         entry=called[-1] if called else "",
         tests=f"{setup}\n{tests_text}" if setup else tests_text,
         solution=code,
-        asked=question,
+        bare_question=question,
         number=number if isinstance(number, int) else None,
         unread=_unread_in(row, read),
     )
@@ -410,7 +410,7 @@ def humaneval_problem(row: dict[str, Any], where: str) -> ProgramProblem:
         entry=entry,
         tests=f"{_text_field(row, 'test', where)}\n\ncheck({entry})\n",
         solution=prompt + _text_field(row, "canonical_solution", where),
-        asked=prompt,
+        bare_question=prompt,
         unread=_unread_in(row, READ["humaneval"]),
     )
 
@@ -468,14 +468,14 @@ def run_program_of(name: str) -> RunProgram:
     module, colon, function = name.partition(":")
     admit_module(module)
     try:
-        found = getattr(importlib.import_module(module), function) if colon else None
+        named_function = getattr(importlib.import_module(module), function) if colon else None
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
             f"sandbox {name!r} cannot be imported ({error}); expected module:function", code="E_SANDBOX_NOT_IMPORTABLE"
         ) from error
-    if not callable(found):
+    if not callable(named_function):
         raise ConfigError(
             f"sandbox {name!r}: expected module:function, a function of the program's text", code="E_SANDBOX_NAME"
         )
-    run_program: RunProgram = found
+    run_program: RunProgram = named_function
     return run_program

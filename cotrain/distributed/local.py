@@ -369,7 +369,7 @@ def check_device(name: str, flag: str = "--device") -> None:
         index = 0
 
     if kind not in DEVICE_KINDS:
-        near = nearest_name(name, ("auto", *DEVICE_KINDS))
+        near = "cuda" if "gpu" in name.lower() else nearest_name(name, ("auto", *DEVICE_KINDS))
         hint = f"; did you mean {near!r}?" if near else ""
         raise ConfigError(f"{flag} {name!r}: expected auto, cpu, cuda, cuda:N or mps{hint}", code="E_DEVICE_NAME")
     if kind == "cuda" and not torch.cuda.is_available():

@@ -1,5 +1,5 @@
-"""What the recipe ``environment`` needs of an environment that somebody else wrote, whichever package it was written
-for: its seats, a protocol that plays it, and what a seat earned.
+"""The interface between the recipe ``environment`` and an environment that somebody else wrote, for whichever package:
+its seats, a protocol that plays it, and the reward of a seat.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ _GOES_ON = re.compile(r"\d*\.\d*(\d+?)\1+\.\.\.\Z")  # 0.333...
 _BOLD = re.compile(r"\*\*([^*\n]+)\*\*[.!]?\s*\Z")
 _LISTING = re.compile(
     r"\A[\s*:_]*(?:(?<=\n)[-=]{3,}\s*\n\s*)?(?:(?<=\n)[-+•>]\s+)?[\s*:_]*"
-)  # what stands in front of an answer on the next line
+)  # words in front of an answer on the next line
 _MARKS = re.compile(r"</?(?:step|answer|final)>")
 
 
@@ -379,7 +379,7 @@ def answer_in(response: str, answer: str | None = None) -> str | None:
     return final_answer(response) or _phrase_answer(response)
 
 
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # what a backslash escapes is no brace
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped brace is no brace
 _VISIBLE = re.compile(r"\S")
 
 

@@ -94,12 +94,12 @@ _STATED = re.compile(
 _STEP = re.compile(
     rf"{_BEGINS}{_OPEN}{{0,8}}(?:[-•][ \t])?step[ \t]{{1,3}}(?P<k>\d{{1,3}})\b", re.IGNORECASE | re.MULTILINE
 )
-# What is said of the step follows, and not "Step 1 gave 7, so …", which is about another one.
+# The verdict on the step follows, and not "Step 1 gave 7, so …", which is about another one.
 _HEADS_A_STEP = re.compile(
     rf"[*_ \t]{{0,4}}(?:\([^()\n]{{0,80}}\))?[*_ \t]{{0,4}}(?:[\[:：.)\n–—-]|{_ARROW}|\Z|(?:is|was)\b)", re.IGNORECASE
 )
 _ENDS = rf"(?={_CLOSE}{{0,8}}(?:{_ARROW}|[.,;:!\n–—-]|\Z|because\b|since\b))"
-_LEAD = (  # what may stand between "Step 1" and its verdict
+_LEAD = (  # words that may stand between "Step 1" and its verdict
     rf"[*_ \t]{{0,4}}(?:\([^()\n]{{0,80}}\))?(?:{_ARROW}|[*_:：.)\s–—-]){{0,8}}(?:(?:is|was)[ \t]{{1,3}})?"
     rf"{_OPEN}{{0,4}}{_BOX}{_NOT}"
 )
@@ -199,7 +199,7 @@ def write_free_review(form: str, verdicts: Sequence[bool], final: bool) -> str |
         lines = [f"Step {k}: \\boxed{{{word}}}" for k, word in enumerate(words[:-1], 1)]
         return "\n".join([*lines, f"Answer: \\boxed{{{words[-1]}}}"])
     if form == FIRST_WRONG:
-        first = sum(verdicts)  # where the right ones stand in front
+        first = sum(verdicts)  # the place of the first wrong step, if all right ones come before it
         if final != all(verdicts) or not all(verdicts[:first]):
             return None
         return f"\\boxed{{{-1 if final else first}}}"
@@ -395,7 +395,7 @@ def _wrong_step_of(text: str, boxes: Sequence[re.Match[str]], count: int | None)
 
 
 def _line_before(text: str, place: int) -> str:
-    """What stands in front of a place on its line."""
+    """The text in front of a place, on the same line."""
     return text[text.rfind("\n", 0, place) + 1 : place]
 
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 VERDICT_TAGS = (  # tags of all formats, those of preferences.py included
-    *("verdict", "output", "score", "scores", "answer", "final"),  # what is in these decides
+    *("verdict", "output", "score", "scores", "answer", "final"),  # the texts in these tags decide
     *("think", "analyze", "verify", "rubric", "eval", "principles", "critique"),
 )
 

@@ -51,7 +51,7 @@ _LIKE = {
     **dict(zip("ıɑɡ‹›〈〉⟨⟩❮❯≺≻⁄∕꞉∶։﹕", "iag<><><><><>//::::", strict=True)),
     **dict.fromkeys("\r\v\f\x1c\x1d\x1e\x85\u2028\u2029", "\n"),
 }
-_OWN_PLACE = r"(?!\}?\s*<\s?/\s?(?:step|final)>)"  # where a review's own verdicts stand
+_OWN_PLACE = r"(?!\}?\s*<\s?/\s?(?:step|final)>)"  # a place where a review's own verdicts stand
 _PLAIN = re.compile(r"[\t\n -~]*")
 _TAG = re.compile(rf"<[ \t]*(?:/[ \t]*)?(?:{'|'.join(_TAGS)})[ \t]*>", re.IGNORECASE)
 _SPACE = " \t\n"
@@ -229,7 +229,7 @@ def outside_of_blocks(text: str, names: Sequence[str]) -> list[tuple[int, int]] 
     if not scan.blocks or scan.broken is not None or scan.stray_tag:
         return None
     stretches = []
-    outside = 0  # where the text outside begins
+    outside = 0  # the place where the text outside begins
     for name, inside in scan.blocks:
         stretches.append((outside, inside.start - len(f"<{name}>")))
         outside = inside.end + len(f"</{name}>")

@@ -51,7 +51,7 @@ class Review:
 
     steps: tuple[bool, ...]  # [K] True where the reviewer wrote CORRECT
     final: bool  # the verdict on the answer
-    final_span: Span  # where that word is
+    final_span: Span  # the place of that word
     format_score: float = 1.0  # always 1: a review is read in full or not at all
     ok: ClassVar[bool] = True
 
@@ -215,7 +215,7 @@ def _scan_blocks(text: str, names: Sequence[str]) -> _BlockScan:
     stray = stray_tag = False
     broken: str | None = None
     inside: str | None = None  # the open block's name
-    since = at = 0  # where the open block, or the text outside of blocks, begins; where to search on
+    since = at = 0  # the beginning of the open block, or of the text outside of blocks; the place to search on from
     while (at := text.find("<", at)) >= 0:
         tag = text[at : text.find(">", at, at + longest) + 1]
         if tag not in tags:

@@ -349,10 +349,10 @@ def _parse_reply(row: dict[str, Any], where: str) -> WorkedRow:
         read = [column]
     else:
         prompt = "~question" if "instruction" in row else "prompt|question|problem"
-        asked, problem = field_of(row, prompt, where, is_answer=False)
-        work = field_of(row, "completion", where, is_answer=False)[1]
-        system = system_of(row, asked, where)
-        read = [*asked.split("+"), "completion"]
+        question_column, problem = field_of(row, prompt, where, is_answer=False)
+        _, work = field_of(row, "completion", where, is_answer=False)
+        system = system_of(row, question_column, where)
+        read = [*question_column.split("+"), "completion"]
     check_lost_parts(row, read, where, is_conversation=is_dialogue)
     answer = _answer_in(work)
     if answer is None:

@@ -27,7 +27,7 @@ class Codec(Protocol):
     def decode(self, ids: Sequence[int]) -> str: ...
 
 
-_BROKEN = "\ufffd"  # what decoders write for bytes that are not (yet) UTF-8
+_BROKEN = "\ufffd"  # the character that decoders write for bytes that are not (yet) UTF-8
 _WINDOW = 64  # tokens that ``offsets`` decodes again and again while a text stays broken
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from cotrain.core.errors import ConfigError
 
-OTHERS_FIELDS = frozenset({"solution", "review", "first", "second", "responses"})  # that hold what others wrote
+OTHERS_FIELDS = frozenset({"solution", "review", "first", "second", "responses"})  # fields with texts that others wrote
 
 SOLVE = "{problem}\nSolve:"
 

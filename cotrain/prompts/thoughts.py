@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 
 FINAL_CHANNEL = "<|channel|>final<|message|>"  # from gpt-oss; it occurs without a thought in front of it, too
-TAGS = {  # what opens a thought, and what closes it
+TAGS = {  # opening tag of a thought → closing tag
     "<think>": "</think>",
     "<thinking>": "</thinking>",
     "<thought>": "</thought>",

@@ -18,7 +18,7 @@ QUESTIONS = {
     "problems that a model writes": ("proposer_solver", "mae", "alphaproof"),
     "a model that searches": ("ssp", "ssrl", "mars"),
 }  # fmt: skip
-MODULES = {  # of recipes whose module has another name
+MODULES = {  # recipes whose module has another name → the module
     "co_rewarding": "votes", "demo": "tango", "dpo": "preferences", "reward": "preferences", "ttrl": "votes",
 }  # fmt: skip
 RECIPES = {name: f"cotrain.recipes.{MODULES.get(name, name)}:{name}" for names in QUESTIONS.values() for name in names}

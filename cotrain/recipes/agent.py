@@ -130,14 +130,14 @@ def make_agent_protocol(
     return play_agent
 
 
-def turns_of(chats: Sequence[Conversation]) -> list[Turn]:
+def all_turns(chats: Sequence[Conversation]) -> list[Turn]:
     """All turns of a role's conversations."""
     return [turn for chat in chats for turn in chat.turns]
 
 
 def count_sequences(chats: Sequence[Conversation]) -> None:
     """Note how many training sequences a role's conversations have become."""
-    turns = turns_of(chats)
+    turns = all_turns(chats)
     n_sequences = sum(turn.first is turn for turn in turns)  # ``Turn.first``: the one that begins its sequence
     for turn in turns:
         turn.add_metadata(SEQUENCES, n_sequences)
@@ -154,7 +154,7 @@ def reward_role(chats: Sequence[Conversation], value: float) -> None:
 
 def fail_role(chats: Sequence[Conversation], reason: str) -> None:
     """Nothing is learned from these conversations, and the reason is counted."""
-    for turn in turns_of(chats):
+    for turn in all_turns(chats):
         turn.fail(reason)
         turn.add_metadata(ROLLOUT_VALUE, 0.0)
 
@@ -232,7 +232,7 @@ def agent(
         check_called_with("reward of agent", reward, "task", "answer")
     names = [name.strip() for name in models.split(",")]
     learners = [name.strip() for name in learns.split(",")] if learns else names
-    check_names(models, names, learners)
+    check_role_names(models, names, learners)
     if seconds <= 0.0:
         raise ConfigError(f"agent: seconds is {seconds:g}; expected more than 0", code="E_SETTING_RANGE")
 
@@ -271,7 +271,7 @@ def agent(
     )
 
 
-def check_names(models: str, names: Sequence[str], learners: Sequence[str]) -> None:
+def check_role_names(models: str, names: Sequence[str], learners: Sequence[str]) -> None:
     """Raise UnknownName for a learner that is no role, ConfigError for names that policies cannot have."""
     for name in learners:
         if name not in names:

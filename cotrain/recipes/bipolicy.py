@@ -85,17 +85,21 @@ ACCEPTED = Metadata[float]("accepted", float, "of an honest solution: share of i
 async def attack_and_defend(
     task: Task, roles: Roles, *, samples: Positive = 1, honest: NotNegative = 1, reviews: Positive = 1
 ) -> None:
-    """``samples`` solutions of the attacker and ``honest`` ones of the base; the verifier reviews each attack and each
-    right solution of the base ``reviews`` times. Problems whose answer nobody knows pay nobody."""
-    written, sampled = await gather(
+    """``samples`` solutions of the attacker and ``honest`` ones of the base model.
+
+    The verifier reviews each attack, and each right solution of the base model, ``reviews`` times. A problem without a
+    known answer gives no rewards.
+    """
+    attacker_turns, base_turns = await gather(
         [attempts(task, roles, samples, role="attacker"), attempts(task, roles, honest, role="solver")]
     )
-    attacks = [turn for turn in written if is_attack(turn)]
-    honest_solutions = [turn for turn in sampled if turn.parsed.ok and CORRECT.of(turn) is True]
-    judged = [*attacks, *honest_solutions]
-    reviews_of = dict(zip([turn.id for turn in judged], await review_all(task, roles, judged, n=reviews), strict=True))
+    attacks = [turn for turn in attacker_turns if is_attack(turn)]
+    honest_solutions = [turn for turn in base_turns if turn.parsed.ok and CORRECT.of(turn) is True]
+    solutions_to_review = [*attacks, *honest_solutions]
+    reviews_by_solution = await review_all(task, roles, solutions_to_review, n=reviews)
+    reviews_of = dict(zip([turn.id for turn in solutions_to_review], reviews_by_solution, strict=True))
 
-    for turn in written if task.gradable else ():
+    for turn in attacker_turns if task.gradable else ():
         turn.add_metadata(IS_ATTACK, turn in attacks)
         if turn not in attacks:
             turn.reward(BELIEVED, 0.0)
@@ -111,26 +115,27 @@ def is_attack(solution: Turn) -> bool:
 
 
 def pay_attack(attack: Turn, reviews: list[Turn]) -> None:
-    """The rewards of an attack and of its reviews: what one wins the other loses."""
-    believed = mean_verdict(reviews)
-    attack.reward(BELIEVED, 0.0 if believed is None else believed)
-    if believed is not None:
-        attack.add_metadata(FOOLED, believed)
+    """The rewards of an attack and of its reviews, a zero-sum game: what the attack wins the reviews lose."""
+    share_believed = mean_verdict(reviews)
+    attack.reward(BELIEVED, 0.0 if share_believed is None else share_believed)
+    if share_believed is not None:
+        attack.add_metadata(FOOLED, share_believed)
     for review in reviews:
         reward_review(review, False)
 
 
 def pay_honest(solution: Turn, reviews: list[Turn]) -> None:
     """The rewards of reviews of an honest solution, which earns nothing itself: nobody learns to write it."""
-    accepted = mean_verdict(reviews)
-    if accepted is not None:
-        solution.add_metadata(ACCEPTED, accepted)
+    share_accepted = mean_verdict(reviews)
+    if share_accepted is not None:
+        solution.add_metadata(ACCEPTED, share_accepted)
     for review in reviews:
         reward_review(review, True)
 
 
 def attacker_role(policy: str, model: str) -> Role:
-    """Writes attacks: asked for one in words, or as a solver where the model knows the short formats alone."""
+    """The role that writes attacks. Its prompt asks for one; a model that only knows the short formats has the solver's
+    prompt."""
     role = common_roles.solver(policy, model)
     if common_roles.is_terse(model):
         return role

@@ -108,22 +108,22 @@ async def solve_and_rate(
     """
     solutions = await attempts(task, roles, samples)
     ratings = await gather([rate_solution(task, roles, solution, reference=reference) for solution in solutions])
-    accepted: list[tuple[Turn, Turn]] = []  # (solution, its rating) of those that the rule accepts
+    accepted_solutions: list[tuple[Turn, Turn]] = []  # (solution, its rating), those that the rule accepts
     for solution, rating in zip(solutions, ratings, strict=True):
         is_noticed = rng_of("overlooked", task.id, solution.id).random() >= overlooked
         is_accepted = CORRECT.require(solution) and is_noticed
         if is_accepted:
-            accepted.append((solution, rating))
+            accepted_solutions.append((solution, rating))
         if pay == "rule":
             solution.reward(PROXY, float(is_accepted))
         elif not rating.failed:
             solution.reward(PROXY, score_probability(rating.score))
         if learn == "all":
             rating.reward(LABEL, float(is_accepted))
-    if learn != "pair" or not accepted:
+    if learn != "pair" or not accepted_solutions:
         return
 
-    better, better_rating = accepted[0]
+    better, better_rating = accepted_solutions[0]
     worse = await corrupt_solution(task, roles, better, negatives)
     if worse is not None:
         better_rating.reward(LABEL, 1.0)

@@ -128,7 +128,7 @@ def grpo(
         )
     check_step_rewards(steps_judged_by, oracle_noise)
 
-    # What pays for an answer: the truth, the truth with errors, or a function of the user's.
+    # The reward of an answer: by the truth, the truth with errors, or a function of the user's.
     protocol: RolloutFn
     if callable(reward):
         check_called_with("reward of grpo", reward, "task", "answer", "correct")

@@ -78,12 +78,12 @@ async def solve_to_be_believed(task: Task, roles: Roles, *, reviews: Positive, a
         for turn in review_turns:
             reward_review(turn, is_right)
 
-    believed = mean_verdict(review_turns)
-    if believed is None:
+    share_believed = mean_verdict(review_turns)
+    if share_believed is None:
         return
-    solution.reward(BELIEVED, believed)
+    solution.reward(BELIEVED, share_believed)
     if audit_share:
-        await hidden_audit(task, roles, solution, payer_said=believed, share=audit_share)
+        await hidden_audit(task, roles, solution, payer_said=share_believed, share=audit_share)
 
 
 @recipe

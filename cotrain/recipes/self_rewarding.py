@@ -71,20 +71,22 @@ async def judge_oneself(
         for solution, review_turns in zip(readable, reviews_by_solution, strict=True):
             scores[solution.id] = mean_verdict(review_turns)
 
-    scored: list[tuple[float, Turn]] = []
+    scores_of_solutions: list[tuple[float, Turn]] = []
     for solution in solutions:
         score = scores[solution.id]
         if score is not None:
             solution.reward(CHOSEN, score)
-            scored.append((score, solution))
-    if scored:
-        _note_pair(scored)
+            scores_of_solutions.append((score, solution))
+    if scores_of_solutions:
+        _note_pair(scores_of_solutions)
 
 
-def _note_pair(scored: Sequence[tuple[float, Turn]]) -> None:
+def _note_pair(scores_of_solutions: Sequence[tuple[float, Turn]]) -> None:
     """Record whether the learned pair prefers the right solution, where one of the two is right."""
-    best_score, best = max(scored, key=itemgetter(0))  # of equal scores the first, as ``Preference`` chooses
-    worst_score, worst = min(scored, key=itemgetter(0))
+    best_score, best = max(
+        scores_of_solutions, key=itemgetter(0)
+    )  # the first of equal scores, as ``Preference`` chooses
+    worst_score, worst = min(scores_of_solutions, key=itemgetter(0))
     is_pair = worst_score < best_score
     best_is_right = CORRECT.of(best)
     if is_pair and best_is_right is not None and best_is_right != CORRECT.of(worst):

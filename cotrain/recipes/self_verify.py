@@ -143,7 +143,7 @@ def self_verify(
         Phase(name="both", protocol=solve_and_judge, objectives=("generator", "verifier"), group_size=1),
     )
     if mode == "alternate":
-        steps_in_a_round = (*ratio, 0)  # of each of the three phases
+        steps_in_a_round = (*ratio, 0)  # one number for each of the three phases
     elif mode == "joint":
         steps_in_a_round = (0, 0, 1)
     elif mode == "generate":

@@ -63,36 +63,36 @@ MOST = 256  # tokens of an opponent's reply, as the authors'
 
 @gives(CHOSEN)
 async def against_the_solution(task: Task, roles: Roles, *, rival: str | None) -> None:
-    """The role ``teacher`` says the worked solution, and the role ``rival``, if there is one, writes another. Both are
-    one group, in which the first is preferred."""
+    """The role ``teacher`` says the worked solution, and the role ``rival``, if there is one, writes another. The two
+    are one group, in which the worked solution is the chosen reply."""
     if isinstance(task, ChatTask):
         return await against_the_reply(task, roles, rival=rival)
     solution = roles.teacher.format_solution(task.solution or "")
     group = roles.teacher.whole_group
-    worked = await roles.teacher(problem=task.prompt, solution=solution, group=group)
-    worked.reward(CHOSEN, 1.0)
+    chosen_reply = await roles.teacher(problem=task.prompt, solution=solution, group=group)
+    chosen_reply.reward(CHOSEN, 1.0)
     if rival is None:
         return
-    written = await getattr(roles, rival)(problem=task.prompt, group=group)
-    await examine(task, roles, written)
-    if not written.failed:
-        written.reward(CHOSEN, 0.0)
+    rival_reply = await getattr(roles, rival)(problem=task.prompt, group=group)
+    await examine(task, roles, rival_reply)
+    if not rival_reply.failed:
+        rival_reply.reward(CHOSEN, 0.0)
 
 
 async def against_the_reply(task: ChatTask, roles: Roles, *, rival: str | None) -> None:
     """``against_the_solution`` where the task is a conversation, whose messages are the prompt."""
     group = roles.teacher.whole_group
-    given = await reply_to(task, roles.teacher, task.solution, group=group)
-    written = None
+    chosen_reply = await reply_to(task, roles.teacher, task.solution, group=group)
+    rival_reply = None
     if rival is not None:
-        written = await reply_to(task, getattr(roles, rival), task.solution, group=group)
+        rival_reply = await reply_to(task, getattr(roles, rival), task.solution, group=group)
 
-    given.add_finding(PROBLEM, task.prompt)
-    given.reward(CHOSEN, 1.0)
-    if written is not None:
-        written.add_finding(PROBLEM, task.prompt)
-        written.reward(CHOSEN, 0.0)
-    given.add_metadata(CORRECT, True)
+    chosen_reply.add_finding(PROBLEM, task.prompt)
+    chosen_reply.reward(CHOSEN, 1.0)
+    if rival_reply is not None:
+        rival_reply.add_finding(PROBLEM, task.prompt)
+        rival_reply.reward(CHOSEN, 0.0)
+    chosen_reply.add_metadata(CORRECT, True)
 
 
 def say_solution(fields: Mapping[str, Any], rng: Random) -> str:
@@ -151,7 +151,7 @@ def spin(
         phases = [make_phase(name, name) for name in rivals]
         schedule = alternate(*phases, ratio=(1,) * len(rivals), warmup={"opponent": iteration})
 
-    made = run.recipe(
+    spin_recipe = run.recipe(
         "spin" if control == "none" else "spin-sft",
         policies=policies,
         roles=roles,
@@ -162,5 +162,5 @@ def spin(
         implicit_rewards=(ImplicitReward(policy="generator", role="teacher", replies=True),) if has_chats else (),
     )
     if has_chats:  # replies are given and not sampled, so one look at each is all there is to measure
-        made = replace(made, evaluation=replace(made.evaluation, greedy=False, group_size=1))
-    return made
+        spin_recipe = replace(spin_recipe, evaluation=replace(spin_recipe.evaluation, greedy=False, group_size=1))
+    return spin_recipe

@@ -47,15 +47,15 @@ async def vote(
 ) -> None:
     """``votes`` solutions elect a label. The first ``trained`` are rewarded for the label, or for the truth."""
     solutions = await attempts(task, roles, votes)
-    elected = elected_turn(solutions)  # a solution that gives the label
-    learned = solutions[:trained]
+    label_turn = elected_turn(solutions)  # a solution that gives the label
+    trained_solutions = solutions[:trained]
     only_voting = solutions[trained:]
-    note_label(only_voting, elected)
+    note_label(only_voting, label_turn)
     if labels == "vote":
-        reward_vote(learned, elected)
+        reward_vote(trained_solutions, label_turn)
     else:
-        note_label(learned, elected)
-        for solution in learned:
+        note_label(trained_solutions, label_turn)
+        for solution in trained_solutions:
             solution.reward(OUTCOME, float(CORRECT.require(solution)))
 
 
@@ -64,11 +64,11 @@ async def exchange_votes(task: Task, roles: Roles, *, samples: Positive) -> None
     """Variant I: the role ``solver`` is asked the problem, the role ``rephrased`` a paraphrase of it. Each is rewarded
     for agreeing with the other's vote."""
     paraphrase = paraphrase_of(task)
-    original, rephrased = await gather(
+    original_turns, rephrased_turns = await gather(
         [attempts(task, roles, samples), attempts(task, roles, samples, role="rephrased", problem=paraphrase)]
     )
-    reward_vote(original, elected_turn(rephrased))
-    reward_vote(rephrased, elected_turn(original))
+    reward_vote(original_turns, elected_turn(rephrased_turns))
+    reward_vote(rephrased_turns, elected_turn(original_turns))
 
 
 @gives(VOTE.to("solver"))

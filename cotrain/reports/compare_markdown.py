@@ -54,16 +54,17 @@ def comparison_markdown(compare: Mapping[str, Any], pictures: Sequence[str]) -> 
     parts += table_section("Alarms", alarm_cells(compare))
     parts += [f"![{name.partition('.')[0]}]({name})" for name in pictures]
     for at in ("end", *AXES):
-        if rows_at_budget := [row for row in shown_rows if row["at"] == at]:
-            budget_words = budget_in_words(at, dict(budgets))
-            where = "test problems" if at == "end" else "validation problems, read off the curves"
-            parts += [
-                f"## {budget_words[:1].upper()}{budget_words[1:]}, on {where}",
-                _figures_table(rows_at_budget, roles),
-            ]
+        rows_at_budget = [row for row in shown_rows if row["at"] == at]
+        if rows_at_budget:
+            budget = budget_in_words(at, dict(budgets))
+            problems = "test problems" if at == "end" else "validation problems, read off the curves"
+            title = f"{budget[:1].upper()}{budget[1:]}, on {problems}"
+            parts += [f"## {title}", _figures_table(rows_at_budget, roles)]
 
     needed = table_section("Needed to reach a level", needed_cells(runs, budgets))
-    parts += [*needed[:1], NEEDED_LEAD, *needed[1:]] if needed else []
+    if needed:
+        title, table = needed
+        parts += [title, NEEDED_LEAD, table]
     for whose, cells in verdict_cells(rows):
         parts += table_section(f"Verdicts at the end, {escape_markdown(whose)}", cells)
     parts += table_section("How it was run", setting_cells(compare))
@@ -91,27 +92,26 @@ def escape_markdown(label: object, limit: int = 200) -> str:
 
 
 def _is_shown(row: Mapping[str, Any], roles: set[str]) -> bool:
-    """At the end the headlines, what a verifier calls right beyond what is, accuracy on further sets of problems, and
-    how much of a policy was changed; elsewhere the figures that have a curve."""
+    """Whether the file has a row of the table. At a budget these are the figures that have a curve; at the end:
+
+    - the headlines
+    - ``gap``: how much more a verifier calls right than is right
+    - accuracy on further sets of problems
+    - ``update_sparsity``: how much of a policy's weights changed
+    """
     if row["at"] != "end":
         return is_main(row["metric"])
-    part = parse_metric_name(row["metric"], roles)
-    return (
-        is_headline(row["metric"])
-        or row["metric"] == "gap"
-        or part.metric == "update_sparsity"
-        or (part.split != "" and part.metric in ("pass@1", "balanced_accuracy"))
-    )
+    name = parse_metric_name(row["metric"], roles)
+    is_further_accuracy = name.split != "" and name.metric in ("pass@1", "balanced_accuracy")
+    is_other = row["metric"] == "gap" or name.metric == "update_sparsity"
+    return is_headline(row["metric"]) or is_further_accuracy or is_other
 
 
 def _setting_list(compare: Mapping[str, Any], runs: Runs) -> str:
     seeds = map(str, sorted({int(seed) for seeds_of_recipe in runs.values() for seed in seeds_of_recipe}))
-    settings_ = ", ".join(escape_markdown(s) for s in compare.get("settings", ())) or "none"
-    lines = [
-        f"- seeds {', '.join(map(escape_markdown, seeds))}",
-        f"- settings: {settings_}",
-        *(f"- {escape_markdown(said)}" for said in about_sentences(compare)),
-    ]
+    overrides = ", ".join(map(escape_markdown, compare.get("settings", ()))) or "none"
+    lines = [f"- seeds {', '.join(map(escape_markdown, seeds))}", f"- settings: {overrides}"]
+    lines += [f"- {escape_markdown(sentence)}" for sentence in about_sentences(compare)]
     lines.append(
         "- 95 % intervals in brackets: at the end over seeds and problems, elsewhere over seeds; differences are\n"
         "  paired, and significant at p below 0.021 (five seeds), 0.017 (six) or 0.012 (ten)"
@@ -125,11 +125,9 @@ def _figures_table(rows: Sequence[Mapping[str, Any]], roles: set[str]) -> str:
         for row in group:
             before, after = Estimate.from_json(row["before"]), Estimate.from_json(row["after"])
             share = is_share(row["metric"], roles, [before.value, after.value])
-            words = (
-                f"against {escape_markdown(reference)}: {escape_markdown(row['words'])}"
-                if row["words"]
-                else "reference"
-            )
+            words = "reference"
+            if row["words"]:
+                words = f"against {escape_markdown(reference)}: {escape_markdown(row['words'])}"
             label = escape_markdown(label_of(row["metric"], roles))
             lines.append(
                 f"| {label} | {escape_markdown(row['recipe'])} | {estimate_text(before, share)} | "

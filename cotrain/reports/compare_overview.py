@@ -204,10 +204,10 @@ def rate_cells(compare: Mapping[str, Any]) -> TextTable:
     rows = []
     for name, arm_rates in rates_json.get("arms", {}).items():
         scores = {rate: number_text(score, share=True) for rate, score in arm_rates["scores"]}
-        taken = f"{arm_rates['chosen']:g}" + (
-            " (edge of the grid: a wider one may hold a better)" if arm_rates["edge"] else ""
-        )
-        rows.append([name, arm_rates["measure"], *(scores.get(rate, "–") for rate in grid), taken])
+        chosen_rate = f"{arm_rates['chosen']:g}"
+        if arm_rates["edge"]:
+            chosen_rate += " (edge of the grid: a wider one may hold a better)"
+        rows.append([name, arm_rates["measure"], *(scores.get(rate, "–") for rate in grid), chosen_rate])
     return head, rows
 
 

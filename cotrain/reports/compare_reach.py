@@ -100,11 +100,11 @@ def find_levels(runs: Runs, axis: str, budget: float) -> list[Level]:
     return levels
 
 
-def levels_json(found: Sequence[Level]) -> list[dict[str, object]]:
-    """The same for compare.json."""
-    levels: list[dict[str, object]] = []
-    for level in found:
-        levels.append(
+def levels_json(levels: Sequence[Level]) -> list[dict[str, object]]:
+    """The levels for compare.json."""
+    rows: list[dict[str, object]] = []
+    for level in levels:
+        rows.append(
             {
                 "metric": level.metric,
                 "axis": level.axis,
@@ -113,7 +113,7 @@ def levels_json(found: Sequence[Level]) -> list[dict[str, object]]:
                 "reached": [_crossing_json(crossing) for crossing in level.reached],
             }
         )
-    return levels
+    return rows
 
 
 def _crossing_json(crossing: LevelCrossing) -> dict[str, object]:

@@ -186,7 +186,7 @@ def comparison_tables(compare: Mapping[str, Any], runs: Runs) -> dict[str, Any]:
         _titled_table("At the start and at the end", "", headline_cells(with_rows)),
         _titled_table("What it cost", COSTS_LEAD, cost_cells(with_rows)),
         _titled_table("Alarms", ALARMS_LEAD, alarm_cells(with_rows), folded=True),
-        *(_titled_table(f"Verdicts at the end: {title}", VERDICTS_LEAD, found) for title, found in verdict_cells(rows)),
+        *(_titled_table(f"Verdicts at the end: {title}", VERDICTS_LEAD, table) for title, table in verdict_cells(rows)),
         _titled_table("Needed to reach a level", NEEDED_LEAD, needed_cells(runs, budgets), folded=True),
         _titled_table("How it was run", "", setting_cells(with_rows)),
         _titled_table(

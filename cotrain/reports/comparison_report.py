@@ -17,10 +17,11 @@ from cotrain.reports.page import write_page
 from cotrain.reports.places import ViewPlace, comparison_at
 from cotrain.reports.runs import RunView, redact_texts
 
-MOST_BYTES = 2_000_000  # most bytes of the rollouts
-PROBLEMS = 12  # problems of one seed, with their rollouts
-MEMBERS = 3  # members of a group
-EPISODES_READ = 4_000  # episodes of a run, the latest
+# The rollouts in the page, of one seed:
+MOST_BYTES = 2_000_000
+MOST_PROBLEMS = 12
+MOST_MEMBERS = 3  # rollouts of a problem in an arm
+EPISODES_READ = 4_000  # the latest episodes of each run, among which they are looked for
 
 
 def write_comparison_page(directory: Path) -> Path:
@@ -45,7 +46,7 @@ def rewrite_page(directory: Path) -> Path | None:
 
 
 def write_study_page(directory: Path, study: Mapping[str, Any]) -> Path:
-    """The same for a study, whose parts are comparisons in folders below."""
+    """Write ``report.html`` of a study, whose parts are comparisons in folders below, and return its path."""
     parts = {}
     for name, part in study["parts"].items():
         place = comparison_at((directory / part["page"]).parent, name)
@@ -69,11 +70,12 @@ def _open_comparison(place: ViewPlace) -> ComparedRuns:
 
 
 def _problems_and_rollouts(together: ComparedRuns) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The problems of the first seed, and the rollouts of some of them by ``ARM|STEP:TASK:MEMBER``."""
+    """The problems of the first seed, and rollouts of some of them by ``ARM|STEP:TASK:MEMBER``, with ARM the index of
+    the arm."""
     seeds = sorted({seed for group in together.arms.values() for seed in group})
     if not seeds:
-        return {"problems": [], "seed": None, "all": 0, "reading": 0}, {}
-    arms = {arm: found[seeds[0]] for arm, found in together.arms.items() if seeds[0] in found}
+        return {"problems": [], "seed": None, "all": 0, "reading": 0}, {}  # as ``shared_problems`` has them
+    arms = {arm: runs[seeds[0]] for arm, runs in together.arms.items() if seeds[0] in runs}
     for run in arms.values():
         episodes_left = EPISODES_READ
         for member in reversed(run.rollouts.members()):
@@ -85,15 +87,17 @@ def _problems_and_rollouts(together: ComparedRuns) -> tuple[dict[str, Any], dict
     sides = together.shared_problems(seeds[0])
     details: dict[str, Any] = {}
     size = 0
-    kept = []
-    for problem in sides["problems"][:PROBLEMS]:
-        for place, arm in enumerate(together.arms):
-            found = problem["arms"].get(redact_texts(arm))
-            for member, *_ in found["members"][:MEMBERS] if found else ():
-                rollout = arms[arm].rollout(found["step"], found["task"], member, tokens=0)
+    problems_in_page = []
+    for problem in sides["problems"][:MOST_PROBLEMS]:
+        for arm_index, arm in enumerate(together.arms):
+            group = problem["arms"].get(redact_texts(arm))
+            if group is None:
+                continue
+            for member, *_ in group["members"][:MOST_MEMBERS]:
+                rollout = arms[arm].rollout(group["step"], group["task"], member, tokens=0)
                 size += len(dump_json(rollout))
-                details[f"{place}|{found['step']}:{found['task']}:{member}"] = rollout
+                details[f"{arm_index}|{group['step']}:{group['task']}:{member}"] = rollout
         if size > MOST_BYTES:
             break
-        kept.append(problem)
-    return sides | {"problems": kept, "reading": 0}, details
+        problems_in_page.append(problem)
+    return sides | {"problems": problems_in_page, "reading": 0}, details

@@ -238,15 +238,15 @@ def _last_of_one_problem(one: RunView, other: RunView) -> dict[str, Any] | None:
 
 def _last_rollouts(run: RunView) -> list[dict[str, Any]]:
     """A rollout of each problem that the last steps sampled, the latest first."""
-    found: list[dict[str, Any]] = []
+    rollouts: list[dict[str, Any]] = []
     for step in sorted(_recorded_steps(run), reverse=True):
         for task in run.rollouts.tasks_of(step):
-            if len(found) == LOOKED_AT:
-                return found
+            if len(rollouts) == LOOKED_AT:
+                return rollouts
             rollout = run.rollout(step, task, 0, tokens=0)
             if rollout is not None and rollout["problem"]:
-                found.append(rollout)
-    return found
+                rollouts.append(rollout)
+    return rollouts
 
 
 def _recorded_steps(run: RunView) -> set[int]:

@@ -1,7 +1,8 @@
 """Files that a run is still writing, read line by line from where the last reading ended.
 
-A run that is resumed cuts ``metrics.jsonl`` back and writes on. The bytes before the place where reading ended tell:
-when they are others, everything is read again and the caller is notified. A torn last line waits until it is whole.
+A resumed run truncates ``metrics.jsonl`` to its checkpoint and then appends. So a reader remembers the last bytes that
+it read: if other bytes stand there now, it reads the whole file again and tells its caller. An incomplete last line is
+left until it is complete.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ class JsonlReader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.damaged = 0  # lines that are no JSON object
-        self._end = 0
-        self._before = b""
+        self._end = 0  # place in the file where reading ended
+        self._before = b""  # the bytes before that place, at most REMEMBERED_BYTES
 
     def read_new(self) -> tuple[list[dict[str, Any]], bool]:
-        """The objects since the last call, and whether the file was cut back: then they are all there are."""
+        """The objects since the last call, and whether the file was truncated. If it was, they are all its objects."""
         try:
             with open_regular(self.path) as file:
                 return self._read_from(file)
@@ -52,7 +53,8 @@ class JsonlReader:
         rows = []
         for line, end in whole_lines(file, self._end, MOST_ROW):
             self._end = end
-            if line is not None and not line.strip():
+            is_blank = line is not None and not line.strip()
+            if is_blank:
                 continue
             row = self._parse_line(line)
             if row is not None:
@@ -64,7 +66,7 @@ class JsonlReader:
         return rows, was_cut
 
     def _parse_line(self, line: bytes | None) -> dict[str, Any] | None:
-        """None for one that is too long, or no JSON object."""
+        """The object of a line; None, and counted as damaged, if it is no JSON object. ``line``: None if too long."""
         try:
             value = None if line is None else json.loads(line)
         except (ValueError, RecursionError):
@@ -76,7 +78,7 @@ class JsonlReader:
 
 
 def read_json_object(path: Path) -> tuple[dict[str, Any], str]:
-    """A JSON object from a file, and what is wrong with it: "" where nothing is."""
+    """A JSON object from a file, and a note on what is wrong with the file: "" if nothing is."""
     try:
         value = json.loads(read_regular(path).decode("utf-8", "replace"))
     except FileNotFoundError:

@@ -48,21 +48,26 @@ CHARTS = "vendor/uplot/uPlot.iife.min.js"
 
 
 def security_policy(nonce: str, *, live: bool) -> str:
-    """The content security policy; a live page may ask its own server."""
-    asks = "; connect-src 'self'" if live else ""
-    own = f"'nonce-{nonce}'"
-    return f"default-src 'none'; script-src {own}; style-src {own}{asks}; base-uri 'none'; form-action 'none'"
+    """The content security policy of a page. ``live``: it may send requests to its own server."""
+    requests = "; connect-src 'self'" if live else ""
+    with_nonce = f"'nonce-{nonce}'"
+    return (
+        f"default-src 'none'; script-src {with_nonce}; style-src {with_nonce}{requests}; base-uri 'none'; "
+        "form-action 'none'"
+    )
 
 
 def render_page(title: str, nonce: str, documents: Mapping[str, bytes] | None = None) -> bytes:
-    """The whole page. ``documents``: name → JSON that it shows; None for a page that asks its server."""
+    """The whole page. ``documents``: name → JSON that it shows; None for a live page, which requests them."""
     imports = {name: _data_url(ASSETS / "vendor" / file) for name, file in VENDOR.items()}
     imports |= {f"view/{name}": _data_url(ASSETS / f"{name}.js") for name in MODULES}
-    data_scripts = b"".join(
-        b'<script type="application/json" class="document" data-name="%s">%s</script>\n'
-        % (name.encode(), content.replace(b"<", b"\\u003c"))
-        for name, content in (documents or {}).items()
-    )
+    data_scripts = b""
+    for name, content in (documents or {}).items():
+        no_markup = content.replace(b"<", b"\\u003c")  # the same JSON, which cannot end the script element
+        data_scripts += b'<script type="application/json" class="document" data-name="%s">%s</script>\n' % (
+            name.encode(),
+            no_markup,
+        )
     style = "\n".join(_read_asset(name) for name in STYLES)
     head = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
@@ -83,10 +88,11 @@ def render_page(title: str, nonce: str, documents: Mapping[str, bytes] | None = 
 
 
 def write_page(path: Path, title: str, documents: Mapping[str, bytes]) -> Path:
-    """Write a page with its data inside, and return its path; the nonce is a hash of what is inside, so that the same
-    data make one page. Raises DiskError."""
+    """Write a page with its data inside, and return its path. Its nonce is a hash of the data, so that the same data
+    make the same page. Raises DiskError."""
     digest = hashlib.sha256(b"".join(documents.values())).digest()
-    replace_file(path, render_page(title, base64.b64encode(digest[:18]).decode("ascii"), documents))
+    nonce = base64.b64encode(digest[:18]).decode("ascii")
+    replace_file(path, render_page(title, nonce, documents))
     return path
 
 

@@ -1,4 +1,4 @@
-"""Finds the contents of a folder: runs, comparisons, studies, and the runs of one recipe over seeds."""
+"""Finds what `cotrain view` can open in a folder: runs, comparisons, studies, and runs that differ in their seed."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cotrain.core.verbosity import count_of
 from cotrain.reports.compare_words import short_labels, slug_of
 from cotrain.reports.follow import RECIPE, read_json_object
 
-MOST_PLACES = 500  # that are shown together
-MAX_DEPTH = 3  # folders below the one that was named
+MOST_PLACES = 500  # places that a page lists
+MAX_DEPTH = 3  # levels of folders below the one that was named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +29,8 @@ class ViewPlace:
 
 
 def find_places(root: Path) -> list[ViewPlace]:
-    """Studies and comparisons first, then recipes with several seeds, then runs. Raises RunDirectoryError when the
-    folder holds none of them."""
+    """Studies and comparisons, then groups of runs with several seeds, then all runs. Raises RunDirectoryError when the
+    folder holds no run."""
     if not root.is_dir():
         raise RunDirectoryError(
             f"no run directory at {root}; give the directory that `cotrain run` printed", code="E_NO_RUN_DIRECTORY"
@@ -57,25 +57,29 @@ def find_places(root: Path) -> list[ViewPlace]:
     for place in comparisons:
         for seeds in place.arms.values():
             compared.update(seeds.values())
-    return [*studies, *comparisons, *_seed_groups([run for run in runs if run.path not in compared]), *runs]
+    other_runs = [run for run in runs if run.path not in compared]
+    return [*studies, *comparisons, *_seed_groups(other_runs), *runs]
 
 
 def _walk_folders(root: Path) -> Iterator[Path]:
-    """The folder and those below it; what is inside of a run is left out."""
+    """The folder and those below it, level by level, without the folders in a run."""
+    yield root
     level = [root]
-    for deep in range(MAX_DEPTH + 1):
-        yield from level
-        if deep < MAX_DEPTH:
+    for _ in range(MAX_DEPTH):
+        next_level = []
+        for parent in level:
             try:
-                level = [folder for parent in level for folder in _folders_in(parent)]
+                next_level += _folders_in(parent)
             except OSError as error:
                 raise RunDirectoryError(
                     f"{root}: {error.strerror}; choose another folder", code="E_FOLDER_UNREADABLE"
                 ) from None
+        yield from next_level
+        level = next_level
 
 
 def _folders_in(parent: Path) -> list[Path]:
-    """The folders in a folder, without hidden ones; none for a run."""
+    """The folders in a folder, without hidden ones; [] for a run."""
     if (parent / RECIPE).is_file():
         return []
     return [child for child in sorted(parent.iterdir()) if child.is_dir() and not child.name.startswith(".")]
@@ -87,9 +91,10 @@ def comparison_at(path: Path, name: str) -> ViewPlace | None:
     settings_json, _ = read_json_object(path / "settings.json")
     recipes = compare_json.get("recipes")
     labels = list(recipes) if isinstance(recipes, dict) else settings_json.get("arms")
-    if not isinstance(labels, list) or ("equal" not in settings_json and not compare_json):
+    is_comparison = bool(compare_json) or "equal" in settings_json  # finished, or begun
+    if not isinstance(labels, list) or not is_comparison:
         return None
-    labels = [str(label) for label in labels if slug_of(str(label)).strip(".")]
+    labels = [str(label) for label in labels if slug_of(str(label)).strip(".")]  # no folder is called "" or ".."
     short = short_labels(labels)
     title = f"{short[labels[1]]} against {short[labels[0]]}" if len(labels) == 2 else f"{len(labels)} arms"
     arms = {label: _runs_by_seed(path / slug_of(label)) for label in labels}
@@ -104,13 +109,14 @@ def _runs_by_seed(folder: Path) -> dict[int, Path]:
         folders = []
     for path in folders:
         seed = path.name.removeprefix("seed-")
-        if seed.isascii() and seed.isdigit() and len(seed) < 10 and (path / "metrics.jsonl").is_file():
+        is_number = seed.isascii() and seed.isdigit() and len(seed) < 10  # int() is slow on a very long name
+        if is_number and (path / "metrics.jsonl").is_file():
             runs[int(seed)] = path
     return dict(sorted(runs.items()))
 
 
 def _seed_groups(runs: list[ViewPlace]) -> list[ViewPlace]:
-    """Runs that differ in nothing but the seed, together; alone they are runs only."""
+    """A place for each set of two or more runs that differ in nothing but the seed."""
     groups: dict[str, dict[int, Path]] = {}
     titles: dict[str, str] = {}
     for run in runs:

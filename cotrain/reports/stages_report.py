@@ -17,15 +17,14 @@ from cotrain.storage.schemas import RESULT
 
 Figure = Mapping[str, Any]  # value, low, high and n, as ``Estimate.to_json`` writes them
 NAME = "report.md"
-# Fields of a training's ``result.json``; a file of this name without them is somebody else's.
-OF_TRAINING = {"stage", "start", "parameters", "tokens", "seconds", "resumed", "validation", "bits_per_byte"}
+# Fields of the ``result.json`` that pretraining and tuning write; a file of this name without them is somebody else's.
+TRAINING_FIELDS = {"stage", "start", "parameters", "tokens", "seconds", "resumed", "validation", "bits_per_byte"}
 MOST_FIGURES = 6  # most figures of a suite
-OF_RUNS = ("pass@1", "greedy", "balanced_accuracy")  # in the table; more of a run is below it
+RUN_FIGURES = ("pass@1", "greedy", "balanced_accuracy")  # figures of a run in the table; others are below the table
 
 
 def write_stages_page(folder: Path) -> Path | None:
-    """Write ``report.md`` and return its path; None where no folder in it holds a stage. A stage is where it was
-    finished; a run that goes on is not there yet."""
+    """Write ``report.md`` and return its path; None if no folder in ``folder`` holds a finished stage."""
     if not folder.is_dir() or (folder / "recipe.json").exists():
         return None
     stages: list[Stage] = []
@@ -51,7 +50,7 @@ class Stage:
     """One finished stage."""
 
     ended: float  # seconds since 1970
-    row: list[str]  # cells of the table
+    row: list[str]  # cells of the table, as in ``write_stages_page``
     below: list[str]  # paragraphs below the table
 
 
@@ -61,7 +60,7 @@ def _stages_in(place: Path) -> list[Stage]:
 
     result = try_read_object(place / RESULT)
     tokenizer = place / "tokenizer.json"
-    if result.keys() >= OF_TRAINING:
+    if result.keys() >= TRAINING_FIELDS:
         row = _training_row(place.name, result)
         stages.append(_stage_of(place / RESULT, row, _sample_section(place.name, result)))
     elif tokenizer.is_file() and not (place / "config.json").exists():
@@ -108,14 +107,14 @@ def _suite_row(place: str, suite: Mapping[str, Any]) -> list[str]:
     for key, value in list(suite.get("figures", {}).items())[:MOST_FIGURES]:
         figures.append(f"{key} {_short_text(value)}")
     settings = suite.get("settings", {})
-    of = settings.get("model") or settings.get("run") or ""
-    return [f"{place} (suite {suite.get('suite')})", Path(of).name, "", "", "", "; ".join(figures)]
+    measured = settings.get("model") or settings.get("run") or ""
+    return [f"{place} (suite {suite.get('suite')})", Path(measured).name, "", "", "", "; ".join(figures)]
 
 
 def _run_row(name: str, summary: Mapping[str, Any]) -> list[str]:
     figures = []
     for key, before, after in _headlines(summary):
-        if key.split("/", 1)[-1] in OF_RUNS:
+        if key.split("/", 1)[-1] in RUN_FIGURES:
             figures.append(f"{key} {_short_text(before)} → {_short_text(after)}")
     tokens = number_text(summary.get("tokens", 0), share=False)
     return [f"{name} ({summary.get('recipe', 'run')})", "", "", tokens, "", "; ".join(figures)]

@@ -1,4 +1,4 @@
-"""The words of a study's page: the hypothesis, whether it was written down before, the gate, and each part's
+"""The text of a study's page: the hypothesis, whether it was written down before the runs, the gate, and each part's
 verdicts."""
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ def study_markdown(study: Mapping[str, Any]) -> str:
     ]
     parts.append("\n".join(f"- {escape_markdown(line)}" for line in standing_lines(study)))
     parts += table_section(f"{escape_markdown(study['measure'])}, start → end, on test problems", study_figures(study))
-    parts += table_section("Verdicts", study_verdicts(study)) + table_section(
-        "What it cost, means over seeds", study_costs(study)
-    )
+    parts += table_section("Verdicts", study_verdicts(study))
+    parts += table_section("What it cost, means over seeds", study_costs(study))
     parts += table_section("Alarms", study_alarms(study))
     return "\n\n".join(parts) + "\n"
 
@@ -41,8 +40,10 @@ def standing_lines(study: Mapping[str, Any]) -> list[str]:
     gate = study["gate"]
     if gate is None:
         lines.append("No gate.")
+    elif "found" in gate:
+        lines.append(f"Gate: {gate['found']}.")
     else:
-        lines.append(f"Gate: {gate['found']}." if "found" in gate else f"Gate, not run yet: {gate['asked']}.")
+        lines.append(f"Gate, not run yet: {gate['asked']}.")
     return lines
 
 

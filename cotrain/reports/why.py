@@ -22,48 +22,49 @@ MOST_DIFFERING = 20  # answers that are listed
 
 def disagreements(run: RunView) -> list[dict[str, Any]]:
     """All answers whose verdict is not the truth, the latest steps first."""
-    place = {name: at for at, name in enumerate(FIELDS)}
     rollouts = run.rollouts
     disagreeing: list[dict[str, Any]] = []
-    read = 0
-    while rollouts.read_some():
+    n_seen = 0
+    while rollouts.read_some():  # the ledger's latest steps first
         rows, problems, _ = rollouts.known_rows()
-        for row in rows[read:]:
-            right = row[place["right"]]
-            said = row[place["said"]]
-            if right is not None and said is not None and right != said:
+        for row in rows[n_seen:]:
+            cell = dict(zip(FIELDS, row, strict=True))
+            is_known = cell["right"] is not None and cell["said"] is not None
+            if is_known and cell["right"] != cell["said"]:
                 disagreeing.append(
                     {
-                        "rollout": ":".join(str(row[place[name]]) for name in ("step", "task", "member")),
-                        "said": bool(said),
-                        "right": bool(right),
-                        "answer": row[place["answer"]],
-                        "problem": problems[row[place["problem"]]],
+                        "rollout": f"{cell['step']}:{cell['task']}:{cell['member']}",
+                        "said": bool(cell["said"]),
+                        "right": bool(cell["right"]),
+                        "answer": cell["answer"],
+                        "problem": problems[cell["problem"]],
                     }
                 )
 
-        read = len(rows)
+        n_seen = len(rows)
     return disagreeing
 
 
 def disagreement_lines(rows: Sequence[dict[str, Any]], width: int, *, own_run: bool) -> list[str]:
-    """How many there are, and a line of at most ``width`` characters for each of the latest.
+    """Their number, and a line of at most ``width`` characters for each of the latest.
 
-    ``own_run``: a run of ours counts its steps from 0 in addresses and from 1 in words; another trainer as it likes."""
+    ``own_run``: whether to say that addresses count steps from 0, and texts from 1. Of other trainers' runs it is not
+    known from where they count.
+    """
     if not rows:
         return ["nowhere do judge and truth differ, as far as both are known"]
-    shown = rows[:MOST_DIFFERING]
-    how_many = count_of(len(rows), "answer") if len(shown) == len(rows) else f"{len(shown)} of {len(rows)} answers"
+    listed = rows[:MOST_DIFFERING]
+    count = count_of(len(rows), "answer") if len(listed) == len(rows) else f"{len(listed)} of {len(rows)} answers"
     from_0 = "; addresses count from 0, so that 0:0:0 is of step 1" if own_run else ""
     lines = [
-        f"judge and truth differ: {how_many}, the latest first",
+        f"judge and truth differ: {count}, the latest first",
         f"`cotrain why DIR STEP:TASK:MEMBER` shows one{from_0}",
     ]
-    for one in shown:
-        verdict = "accepted, wrong" if one["said"] else "rejected, right"
-        answer = escape_terminal(one["answer"] or "no answer found", 40)
-        begin = f"{one['rollout']:>12s}  {verdict}: {answer}  "
-        lines.append(begin + _cut(f"({_plain(one['problem'])})", width - len(begin)))
+    for row in listed:
+        verdict = "accepted, wrong" if row["said"] else "rejected, right"
+        answer = escape_terminal(row["answer"] or "no answer found", 40)
+        begin = f"{row['rollout']:>12s}  {verdict}: {answer}  "
+        lines.append(begin + _cut(f"({_plain(row['problem'])})", width - len(begin)))
     return lines
 
 
@@ -78,8 +79,8 @@ def _cut(text: str, width: int) -> str:
 
 
 def find_rollout(run: RunView, address: str) -> tuple[dict[str, Any], str]:
-    """The rollout, and the rest of the address. Raises ConfigError."""
-    parts = address.removeprefix("#r:").split(":")
+    """The rollout at STEP:TASK:MEMBER, and what stands behind these in the address. Raises ConfigError."""
+    parts = address.removeprefix("#r:").split(":")  # "#r:" as in the address of a page
     if len(parts) < 3 or not all(part.isascii() and part.isdigit() and len(part) < 12 for part in parts[:3]):
         raise ConfigError(
             f"cotrain why: {escape_terminal(address, 80)} is no rollout; expected STEP:TASK:MEMBER, as 12:3:0, from "
@@ -89,10 +90,10 @@ def find_rollout(run: RunView, address: str) -> tuple[dict[str, Any], str]:
     step, task, member = map(int, parts[:3])
     rollout = run.rollout(step, task, member)
     if rollout is None:
-        steps = [one.step for one in run.rollouts.members()]
-        recorded = (
-            f"the addresses of its ledger begin with {steps[0]} to {steps[-1]}" if steps else "its ledger is empty"
-        )
+        steps = [member.step for member in run.rollouts.members()]
+        recorded = "its ledger is empty"
+        if steps:
+            recorded = f"the addresses of its ledger begin with {steps[0]} to {steps[-1]}"
         raise ConfigError(
             f"cotrain why: {run.place} has no rollout {step}:{task}:{member}; {recorded}", code="E_NO_SUCH_ROLLOUT"
         )
@@ -100,24 +101,33 @@ def find_rollout(run: RunView, address: str) -> tuple[dict[str, Any], str]:
 
 
 def explain_rollout(rollout: dict[str, Any], address_end: str = "") -> list[str]:
-    """The lines for one rollout; of one trace alone where ``address_end`` ends an address that it has."""
+    """The lines for one rollout. ``address_end``, such as "verifier:1", restricts them to the traces that it names; if
+    it names none, all are shown."""
     address = f"{rollout['step']}:{rollout['task']}:{rollout['member']}"
-    counted = rollout["step"] + (0 if "unit" in rollout else 1)  # other trainers count their steps themselves
-    lines = [f"rollout {address}, of step {counted}, task {escape_terminal(rollout['task_id'], 80)}"]
+    is_foreign = "unit" in rollout
+    step = rollout["step"] if is_foreign else rollout["step"] + 1  # other trainers count their steps themselves
+    lines = [f"rollout {address}, of step {step}, task {escape_terminal(rollout['task_id'], 80)}"]
     if rollout["failure"]:
         lines.append(f"broke off: {escape_terminal(rollout['failure'], 200)}")
     if rollout["problem"]:
         lines.append(f"problem: {escape_terminal(rollout['problem'], 2000)}")
-    speaker, _, call = address_end.removeprefix(POLICY).partition(":")
-    chosen = [trace for trace in rollout["traces"] if address_end and trace["address"].endswith(f":{address_end}")]
-    chosen = chosen or [
-        trace
-        for trace in rollout["traces"]
-        if speaker in (trace["role"], trace["policy"]) and (not call or trace["address"].endswith(f":{call}"))
-    ]
-    for trace in chosen or rollout["traces"]:
+    traces = _traces_at(rollout["traces"], address_end) or rollout["traces"]
+    for trace in traces:
         lines += ["", *_trace_lines(trace, rollout.get("unit", "token"))]
     return lines
+
+
+def _traces_at(traces: Sequence[dict[str, Any]], address_end: str) -> list[dict[str, Any]]:
+    """The traces whose addresses end so. If there are none: those of a role or policy with this name, such as
+    "verifier", or one of its calls, such as "policy/generator:1"."""
+    if not address_end:
+        return []
+    exact = [trace for trace in traces if trace["address"].endswith(f":{address_end}")]
+    if exact:
+        return exact
+    speaker, _, call = address_end.removeprefix(POLICY).partition(":")
+    by_speaker = [trace for trace in traces if speaker in (trace["role"], trace["policy"])]
+    return [trace for trace in by_speaker if not call or trace["address"].endswith(f":{call}")]
 
 
 def _trace_lines(trace: dict[str, Any], unit: str) -> list[str]:
@@ -129,7 +139,7 @@ def _trace_lines(trace: dict[str, Any], unit: str) -> list[str]:
         weight = ""
         if name in trace["weights"]:
             weight = f" × {trace['weights'][name]:g}"
-        elif trace["weights"]:
+        elif trace["weights"]:  # an objective trains on this trace, but not on this reward
             weight = " × 0"
         where = f" for tokens {span[0]} to {span[1]}" if span else ""
         lines.append(f"{INDENT}reward {escape_terminal(name, 60)} {value:g}{weight}{where}")
@@ -137,7 +147,8 @@ def _trace_lines(trace: dict[str, Any], unit: str) -> list[str]:
     sampled = sum(end - start for start, end, _ in trace["turns"]) if trace["turns"] else trace["token_count"]
     masked = trace["token_count"] - sampled
     ended = escape_terminal(trace["finish"], 60)
-    if entropies := _sampled_values(trace, trace.get("entropies") or []):
+    entropies = _sampled_values(trace, trace.get("entropies") or [])
+    if entropies:
         mean = sum(entropies) / len(entropies)
         largest_at = max(range(len(entropies)), key=entropies.__getitem__)
         lines.append(
@@ -148,12 +159,10 @@ def _trace_lines(trace: dict[str, Any], unit: str) -> list[str]:
     for objective, values in trace.get("advantages", {}).items():
         known_values = [value for value in values if value is not None]
         if known_values:
-            span = (
-                f"{min(known_values):g}"
-                if min(known_values) == max(known_values)
-                else f"{min(known_values):g} to {max(known_values):g}"
-            )
-            lines.append(f"{INDENT}advantage of {escape_terminal(objective, 60)}: {span}")
+            low = min(known_values)
+            high = max(known_values)
+            values_text = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+            lines.append(f"{INDENT}advantage of {escape_terminal(objective, 60)}: {values_text}")
 
     lines += [
         f"{INDENT}learned from: {escape_terminal(trace['learned'], 300)}",

@@ -586,7 +586,7 @@ def _save_checkpoint(run: ActiveRun) -> None:
         tensors,
         documents,
         keep_every=run.keep_every,
-        kept=[] if best is None else [best],  # kept in any case, besides the newest ones
+        keep_steps=[] if best is None else [best],  # kept in any case, besides the newest ones
     )
 
 

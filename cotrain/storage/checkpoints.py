@@ -1,15 +1,19 @@
 """Checkpoints: one transaction over everything a run must remember, of all its policies together.
 
-    save      .staging-step-000120/  ←  every file, hashed while it is written, fsync; manifest.json last, fsync;
-              fsync of the folder; rename to step-000120; fsync of the parent; read back; only then drop older ones
-    latest    computed, never stored: the newest folder whose manifest agrees with every byte next to it
+A checkpoint is saved in this order:
 
-A kill at any point leaves the old checkpoint or the new one. safetensors alone does not notice a flipped bit, so each
-file's SHA-256 is in the manifest, and the manifest must be byte for byte what its own content encodes to: a checkpoint
-verifies or it does not, and one that does not is never loaded. Nothing is pickled.
+1. every file into .staging-step-000120/, hashed while it is written, with fsync; manifest.json last;
+2. fsync of that folder, rename to step-000120, fsync of its parent;
+3. all of it is read back;
+4. only then older checkpoints are dropped.
 
-Retention lists what is there instead of computing what should be, so that leftovers of killed saves cannot pile up.
-What is to go is renamed first: a folder half deleted is never mistaken for a damaged checkpoint.
+A kill at any point leaves the old checkpoint or the new one. The latest one is stored nowhere: it is the newest folder
+whose manifest agrees with every byte next to it. safetensors alone does not notice a flipped bit, so the manifest has
+each file's SHA-256, and must itself be byte for byte what its content encodes to. A checkpoint that does not verify is
+never loaded. Nothing is pickled.
+
+Retention looks at the folders that are there, so that leftovers of killed saves cannot pile up. A folder that is to go
+is renamed first: one that is half deleted is never mistaken for a damaged checkpoint.
 
 Processes that hold shares of a policy write its parts themselves (``tensor_files.py``), into the same staging folder;
 their hashes come from the writers and are held against what is read back here.
@@ -62,8 +66,8 @@ MANIFEST = "manifest.json"
 STAGING = ".staging-"
 REPLACED = ".replaced-"
 TRASH = ".trash-"
-_FOLDER = re.compile(r"(?:\.replaced-)?step-(\d{6,})")
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_STEP_FOLDER = re.compile(r"(?:\.replaced-)?step-(\d{6,})")
+_FILE_STEM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,32 +93,37 @@ class Checkpoint:
         """Read ``(tensors by group and name, documents by name)``, as they were given to ``save_checkpoint``; tensors
         whole, and on the CPU.
 
-        ``only``: the groups of tensors that are wanted, where not all are. What is decoded is what was hashed. Raises
-        StateError when a file has changed since the checkpoint was found.
+        ``only``: the groups of tensors that are wanted, where not all are. The bytes that are hashed are those that are
+        decoded. Raises StateError when a file has changed since the checkpoint was found.
         """
         import safetensors.torch
 
-        tensors: dict[str, dict[int, dict[str, torch.Tensor]]] = {}
+        parts_by_group: dict[str, dict[int, dict[str, torch.Tensor]]] = {}  # group → number of the part → tensors
         documents: dict[str, Any] = {}
-        for name, expected in self.contents.items():
-            stem, part, _ = split_part_name(name)
-            if not name.endswith(".json") and only is not None and stem not in only:
-                continue
-            try:
-                payload = b"".join(read_blocks(files, self.path / name))
-            except OSError as error:
-                raise StateError(
-                    f"{self.path / name} cannot be read: {error.strerror}", code="E_CHECKPOINT_UNREADABLE"
-                ) from error
-            if digest_of(payload) != expected:
-                raise StateError(
-                    f"{self.path / name} has changed since the checkpoint was verified", code="E_CHECKPOINT_CHANGED"
-                )
+        for name in self.contents:
             if name.endswith(".json"):
-                documents[name.removesuffix(".json")] = json.loads(payload)
-            else:  # plain tensors; nothing in it can run
-                tensors.setdefault(stem, {})[part] = safetensors.torch.load(payload)
-        return {stem: join_parts(tensors.pop(stem)) for stem in list(tensors)}, documents
+                documents[name.removesuffix(".json")] = json.loads(self._read_verified(name, files))
+                continue
+            group, part, _ = split_part_name(name)
+            if only is None or group in only:
+                payload = self._read_verified(name, files)  # plain tensors; nothing in it can run
+                parts_by_group.setdefault(group, {})[part] = safetensors.torch.load(payload)
+
+        tensors = {}
+        for group in list(parts_by_group):
+            tensors[group] = join_parts(parts_by_group.pop(group))  # the parts are let go of, one group at a time
+        return tensors, documents
+
+    def _read_verified(self, name: str, files: Files) -> bytes:
+        """The content of a file. Raises StateError when it is not the one that was verified."""
+        path = self.path / name
+        try:
+            payload = b"".join(read_blocks(files, path))
+        except OSError as error:
+            raise StateError(f"{path} cannot be read: {error.strerror}", code="E_CHECKPOINT_UNREADABLE") from error
+        if digest_of(payload) != self.contents[name]:
+            raise StateError(f"{path} has changed since the checkpoint was verified", code="E_CHECKPOINT_CHANGED")
+        return payload
 
 
 def save_checkpoint(
@@ -125,34 +134,36 @@ def save_checkpoint(
     *,
     keep: int = 2,
     keep_every: int = 0,
-    kept: Collection[int] = (),
+    keep_steps: Collection[int] = (),
     files: Files = REAL_FILES,
 ) -> Path:
-    """Save checkpoint ``step``: ``tensors`` (any device, any strides) as NAME.safetensors, or in parts, and
-    ``documents`` as NAME.json.
+    """Save checkpoint ``step``. When it returns, the new checkpoint is durable and was read back, and checkpoints of
+    later steps (a future that was given up) are gone.
 
-    When it returns, the new checkpoint is durable and was read back, checkpoints of later steps (a future that was
-    given up) are gone, and so are older ones beyond the ``keep`` newest that verify, but not those of steps in ``kept``
-    or that ``keep_every`` divides, if it is not 0. Older ones that cannot be deleted stay, and the next save tries
-    again. One writer at a time (see ``cotrain.storage.lock``).
+    Args:
+        tensors: of each group, on any device and with any strides; written as GROUP.safetensors, or in parts.
+        documents: JSON values; written as NAME.json.
+        keep: how many of the newest checkpoints that verify stay; older ones go. One that cannot be deleted stays, and
+            the next save tries again.
+        keep_every: checkpoints of steps that this number divides stay too; 0: none.
+        keep_steps: checkpoints of these steps stay too.
 
     Raises DiskError (``.full`` when it is for want of space), leaving the old checkpoints as they were; StateError for
-    a document that JSON would not give back as it was, or a name that is not a plain file name.
+    a document that JSON would not give back as it was, or a name that is not a plain file name. One writer at a time
+    (see ``cotrain.storage.lock``).
     """
     name = step_name(step)
     if keep < 1:
         raise ValueError(f"keep should be at least 1, found {keep}")
     payloads = {f"{stem}.json": _encode_document(stem, document) for stem, document in documents.items()}
     for stem in (*tensors, *documents):
-        if not _NAME.fullmatch(stem) or f"{stem}.json" == MANIFEST or split_part_name(stem)[0] != stem:
-            raise StateError(
-                f"{stem!r} cannot name a file of a checkpoint: expected letters, digits, '_', '.' and '-', and not the "
-                "name of a part",
-                code="E_CHECKPOINT_NAME",
-            )
+        _check_file_stem(stem)
+
+    def what_is_safe() -> str:  # the end of an error's sentence
+        return _resume_text(directory, files)
 
     staging = directory / f"{STAGING}{name}"
-    with report_disk_errors(f"save checkpoint {name} in {directory}", lambda: _resume_text(directory, files)):
+    with report_disk_errors(f"save checkpoint {name} in {directory}", what_is_safe):
         make_directory(files, directory)
         _remove_leftovers(directory, files)
         size = sum(map(len, payloads.values())) + sum(map(tensor_bytes, tensors.values()))
@@ -165,19 +176,10 @@ def save_checkpoint(
             with suppress(OSError):  # gives the space back; what resists is swept by the next save
                 files.remove(staging)
             raise
-    read_back = verify_checkpoint(directory / name, files=files)
-    if isinstance(read_back, Damage) or read_back.contents != manifest:
-        reason = read_back.reason if isinstance(read_back, Damage) else "it reads back as another checkpoint"
-        with suppress(OSError):  # what resists does not verify, so that ``latest_checkpoint`` passes it over
-            _discard_folder(directory, name, files)
-        raise DiskError(
-            f"checkpoint {name} was written to {directory} but does not read back: {reason}; "
-            f"{_resume_text(directory, files)}; check the disk and try again",
-            code="E_CHECKPOINT_NOT_READ_BACK",
-        )
+    _check_reads_back(directory, name, manifest, files)
     discard_after(directory, step, files=files)
     with suppress(OSError):  # the save has succeeded; what resists is tried again by the next one
-        _retire_old(directory, step, keep, keep_every, kept, files)
+        _retire_old(directory, step, keep, keep_every, keep_steps, files)
     return directory / name
 
 
@@ -229,9 +231,11 @@ def verify_checkpoint(path: Path, *, files: Files = REAL_FILES) -> Checkpoint | 
         if MANIFEST not in names:
             return Damage(path=path, reason=f"no {MANIFEST}")
         contents = _decode_manifest(b"".join(read_blocks(files, path / MANIFEST)), _step_of(path))
-        if problem := parts_problem(name for name in contents if name.endswith(SUFFIX)):
+        problem = parts_problem(name for name in contents if name.endswith(SUFFIX))
+        if problem:
             return Damage(path=path, reason=f"{MANIFEST}: {problem}")
-        if surplus := sorted(set(names) - {MANIFEST, *contents}):
+        surplus = sorted(set(names) - {MANIFEST, *contents})
+        if surplus:
             return Damage(path=path, reason=f"{surplus[0]} does not belong to it")
         for name, expected in contents.items():
             if name not in names:
@@ -255,7 +259,7 @@ def step_name(step: int) -> str:
     return f"step-{step:06d}"
 
 
-# ---- writing
+# -- Writing.
 
 
 def _write_staging(
@@ -270,16 +274,48 @@ def _write_staging(
     return contents
 
 
+def _check_file_stem(stem: str) -> None:
+    """Raise StateError for what cannot be the name of a file of a checkpoint."""
+    is_plain = _FILE_STEM.fullmatch(stem) is not None
+    is_manifest = f"{stem}.json" == MANIFEST
+    is_part = split_part_name(stem)[0] != stem
+    if not is_plain or is_manifest or is_part:
+        raise StateError(
+            f"{stem!r} cannot name a file of a checkpoint: expected letters, digits, '_', '.' and '-', and not the "
+            "name of a part",
+            code="E_CHECKPOINT_NAME",
+        )
+
+
+def _check_reads_back(directory: Path, name: str, manifest: Mapping[str, FileDigest], files: Files) -> None:
+    """Raise DiskError where a checkpoint that was just written does not read back, and discard it."""
+    read_back = verify_checkpoint(directory / name, files=files)
+    if isinstance(read_back, Damage):
+        reason = read_back.reason
+    elif read_back.contents != manifest:
+        reason = "it reads back as another checkpoint"
+    else:
+        return
+    with suppress(OSError):  # what resists does not verify, so ``latest_checkpoint`` passes it over
+        _discard_folder(directory, name, files)
+    raise DiskError(
+        f"checkpoint {name} was written to {directory} but does not read back: {reason}; "
+        f"{_resume_text(directory, files)}; check the disk and try again",
+        code="E_CHECKPOINT_NOT_READ_BACK",
+    )
+
+
 def _rename_into_place(staging: Path, target: Path, files: Files) -> None:
-    """Rename; a checkpoint of the same step that still verifies is set aside, where ``latest_checkpoint`` finds it,
-    until the new one has been read back."""
-    if target.name in files.listdir(target.parent):
-        aside = target.with_name(f"{REPLACED}{target.name}")
+    """Give a staging folder its name. A checkpoint of the same step that still verifies is set aside, where
+    ``latest_checkpoint`` finds it until the new one has been read back."""
+    directory = target.parent
+    if target.name in files.listdir(directory):
+        replaced = directory / f"{REPLACED}{target.name}"
         if isinstance(verify_checkpoint(target, files=files), Checkpoint):
-            _discard_folder(target.parent, aside.name, files)
-            files.rename(target, aside)
+            _discard_folder(directory, replaced.name, files)
+            files.rename(target, replaced)
         else:
-            _discard_folder(target.parent, target.name, files)
+            _discard_folder(directory, target.name, files)
     files.rename(staging, target)
 
 
@@ -300,7 +336,9 @@ def _encode_document(stem: str, document: Any) -> bytes:
 
 
 def _encode_manifest(step: int, contents: Mapping[str, FileDigest]) -> bytes:
-    listed = {name: {"bytes": w.bytes, "sha256": w.sha256} for name, w in sorted(contents.items())}
+    listed = {}
+    for name, digest in sorted(contents.items()):
+        listed[name] = {"bytes": digest.bytes, "sha256": digest.sha256}
     return json.dumps({"format": FORMAT, "step": step, "files": listed}, indent=1).encode("ascii") + b"\n"
 
 
@@ -312,7 +350,9 @@ def _decode_manifest(payload: bytes, step: int) -> dict[str, FileDigest]:
             raise ValueError(f"format {manifest['format']!r} is unknown to this version, which reads {FORMAT}")
         if manifest["step"] != step:
             raise ValueError(f"it is of step {manifest['step']!r}, in a folder of step {step}")
-        contents = {name: FileDigest(bytes=w["bytes"], sha256=w["sha256"]) for name, w in manifest["files"].items()}
+        contents = {}
+        for name, digest in manifest["files"].items():
+            contents[name] = FileDigest(bytes=digest["bytes"], sha256=digest["sha256"])
     except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"not a manifest ({type(error).__name__})") from error
     if payload != _encode_manifest(step, contents):
@@ -320,29 +360,39 @@ def _decode_manifest(payload: bytes, step: int) -> dict[str, FileDigest]:
     return contents
 
 
-# ---- what is there
+# -- What is there.
+
+
+def _parse_step(folder_name: str) -> int | None:
+    """The step of a checkpoint's folder, also of one that was replaced; None for any other name."""
+    match = _STEP_FOLDER.fullmatch(folder_name)
+    if match is None:
+        return None
+    step = int(match[1])
+    is_own_name = step_name(step) == folder_name.removeprefix(REPLACED)  # step-0000001 is none
+    return step if is_own_name else None
 
 
 def _step_of(path: Path) -> int:
-    match = _FOLDER.fullmatch(path.name)
-    if match is None or step_name(int(match[1])) != path.name.removeprefix(REPLACED):
+    step = _parse_step(path.name)
+    if step is None:
         raise ValueError(f"{path.name} is no checkpoint folder")
-    return int(match[1])
+    return step
 
 
 def _list_candidates(directory: Path, files: Files) -> list[Path]:
-    """Folders that may be checkpoints, newest first, the one set aside after the one that replaced it."""
+    """Folders that may be checkpoints, the newest first, and one that was replaced after the one that replaced it."""
     try:
         names = files.listdir(directory)
     except FileNotFoundError:
         return []
-    paths = [directory / name for name in names if _is_step(name)]
-    return sorted(paths, key=lambda path: (_step_of(path), not path.name.startswith(REPLACED)), reverse=True)
+    paths = [directory / name for name in names if _parse_step(name) is not None]
+    return sorted(paths, key=lambda path: (_step_of(path), not _is_replaced(path)), reverse=True)
 
 
-def _is_step(name: str) -> bool:
-    match = _FOLDER.fullmatch(name)
-    return match is not None and step_name(int(match[1])) == name.removeprefix(REPLACED)
+def _is_replaced(path: Path) -> bool:
+    """Whether a checkpoint was set aside for another one of the same step."""
+    return path.name.startswith(REPLACED)
 
 
 def sweep_leftovers(directory: Path, *, files: Files = REAL_FILES) -> None:
@@ -358,6 +408,7 @@ def _remove_leftovers(directory: Path, files: Files) -> None:
 
 
 def _discard_folder(directory: Path, name: str, files: Files) -> None:
+    """Delete a folder, if it is there, and what an earlier deletion of it left."""
     names = files.listdir(directory)
     trash = directory / f"{TRASH}{name}"
     if trash.name in names:
@@ -368,27 +419,35 @@ def _discard_folder(directory: Path, name: str, files: Files) -> None:
         files.remove(trash)
 
 
-def _retire_old(directory: Path, step: int, keep: int, keep_every: int, stay: Collection[int], files: Files) -> None:
-    """Delete what ``keep`` verified checkpoints make superfluous, see ``save_checkpoint``. A damaged one goes when that
-    many newer ones are known to be good, so that a passing read error deletes nothing that might still be needed."""
-    good = 0
+def _retire_old(
+    directory: Path, new_step: int, keep: int, keep_every: int, keep_steps: Collection[int], files: Files
+) -> None:
+    """Delete the checkpoints that are not to be kept, see ``save_checkpoint``. A damaged one goes only when ``keep``
+    newer ones verify, so that a passing read error deletes nothing that might still be needed."""
+    n_verified = 0
     for path in _list_candidates(directory, files):
-        of_step = _step_of(path)
-        protected = of_step in stay or (keep_every > 0 and of_step % keep_every == 0)
-        kept = protected and not path.name.startswith(REPLACED)
-        if (good >= keep and not kept) or path.name == f"{REPLACED}{step_name(step)}":
+        step = _step_of(path)
+        has_kept_step = step in keep_steps or (keep_every > 0 and step % keep_every == 0)
+        is_kept = has_kept_step and not _is_replaced(path)
+        has_newer_ones = n_verified >= keep
+        was_replaced_now = step == new_step and _is_replaced(path)
+        if was_replaced_now or (has_newer_ones and not is_kept):
             _discard_folder(directory, path.name, files)
-        elif good < keep and (
-            path.name == step_name(step) or isinstance(verify_checkpoint(path, files=files), Checkpoint)
-        ):
-            good += 1
+            continue
+        if has_newer_ones:
+            continue
+        was_just_verified = step == new_step
+        if was_just_verified or isinstance(verify_checkpoint(path, files=files), Checkpoint):
+            n_verified += 1
     files.sync_directory(directory)
 
 
 def _resume_text(directory: Path, files: Files) -> str:
     """For messages: what a run could resume from now, and so what it would do again."""
     run = directory.parent
-    resumed = f"cotrain resume {run}" if (run / "recipe.json").is_file() else "a resumed run"
+    resumed = "a resumed run"
+    if (run / "recipe.json").is_file():
+        resumed = f"cotrain resume {run}"
     with suppress(OSError, StateError):
         checkpoint = latest_checkpoint(directory, files=files)
         if checkpoint is None:

@@ -1,6 +1,10 @@
 """Arms as they are written, and what is said of those that cannot be run."""
 
+import json
+
 from cotrain.analysis.comparison.arms import distinct_arms, make_arm, parse_arm, shown_settings
+from cotrain.analysis.comparison.compare import claim_directory
+from cotrain.analysis.comparison.plan import ComparisonPlan
 from cotrain.recipes.alphaproof.recipe import alphaproof
 from tests.sentences import refuses
 
@@ -28,6 +32,21 @@ def test_what_a_comparison_sets_no_arm_sets():
         distinct_arms([make_arm("..", "grpo", {})])
     with refuses("E_ARMS_ALIKE", names="named twice"):
         distinct_arms([parse_arm("grpo:kl=0.0"), make_arm("mine", "grpo", {"kl": 0.0})])
+
+
+def test_a_comparison_of_before_goes_on_though_a_setting_has_another_name(tmp_path):
+    plan = ComparisonPlan(arms=(parse_arm("grpo"),), seeds=1, out=tmp_path / "out", answer_format="boxed")
+    claim_directory(plan, plan.arms)
+    path = plan.out / "settings.json"
+    settings = json.loads(path.read_text())
+    settings["answer"] = settings.pop("answer_format")
+    settings["settings"] = settings.pop("overrides")
+    path.write_text(json.dumps(settings))
+    claim_directory(plan, plan.arms)
+    assert json.loads(path.read_text())["answer_format"] == "boxed"
+    path.write_text(json.dumps(settings | {"answer": "hash"}))
+    with refuses("E_COMPARISON_DIFFERS", names='answer_format "hash"'):
+        claim_directory(plan, plan.arms)
 
 
 def test_a_page_says_how_many_test_problems_there_are():

@@ -117,10 +117,10 @@ def test_a_solver_is_asked_once_for_arms_with_and_without_a_verifier(model, tmp_
 
 
 def test_a_study_has_them_as_keys(tmp_path):
-    head = 'hypothesis = "h"\nmeasure = "solver/pass@1"\nseeds = 3\nout = "runs"\nanswer = "boxed"\n'
+    head = 'hypothesis = "h"\nmeasure = "solver/pass@1"\nseeds = 3\nout = "runs"\nanswer_format = "boxed"\n'
     (tmp_path / "s.toml").write_text(f'{head}prompt = "{PROMPT}"\n[arms.a]\nrecipe = "grpo"\n')
     (made,) = read_study(tmp_path / "s.toml").parts.values()
-    assert (made.answer, made.prompt) == ("boxed", PROMPT)
+    assert (made.answer_format, made.prompt) == ("boxed", PROMPT)
 
 
 @pytest.mark.whole

@@ -33,6 +33,7 @@ QUICK = {  # words → in the folder of the test; MODEL is a model of random wei
     "memory": f"--model MODEL --roles 2 --lora 4 {WORK}",
     "remote_judge": "--tasks 2 --group 2 --rounds 1 --pause 0.01",
     "decode_parts": "--model MODEL --rows 8 --tokens 4",
+    "int8_decode": f"--model {TINY} --rows 8 --tokens 4 --pairs 1 --answers 2",
     "demo_parts": "--steps 4",
     "demo_step": "--steps 4",
     "async_steps": "--quick",

@@ -133,7 +133,8 @@ def test_a_parameter_with_the_name_of_a_flag_is_refused_in_one_line(tmp_path, ca
 
 def test_the_level_of_what_is_said_is_a_flag_of_all(capsys):
     assert main(["list", "--log-level", "wraning"]) == 2
-    assert "unknown level 'wraning'; did you mean 'warning'?" in capsys.readouterr().err
+    line = capsys.readouterr().err  # without its code: the level at which codes are shown was not understood
+    assert "'wraning'" in line and "'warning'" in line and line.count("\n") == 1
     assert main(["resume", "nowhere", "--log-level", "debug"]) == 2
     assert "Traceback" in capsys.readouterr().err
     assert main(["resume", "nowhere"]) == 2  # the level is of one command alone

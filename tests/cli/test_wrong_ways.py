@@ -277,7 +277,7 @@ def test_a_disk_that_is_full_leaves_no_half_of_a_model(place, words):
     command = [sys.executable, "-c", FULL_DISK, *words.replace("MODEL", str(TINY)).split()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     (line,) = done.stderr.strip().splitlines()
-    assert done.returncode == 2 and line == "cotrain: file too large; choose another place, or mend this one"
+    assert done.returncode == 2 and "file too large" in line  # as the system calls it
     assert not any(Path("out").iterdir())
 
 
@@ -298,8 +298,7 @@ def test_a_trial_of_a_recipe_that_cannot_be_without_its_problems(tmp_path, capsy
     words = ["run", f"{tmp_path}/mine.py:mine", "--model", TINY, "--data", str(tmp_path / "sums.jsonl")]
     assert main([*words, "--smoke", "--dry-run"]) == 0
     assert "note: --smoke: 2 steps of 2 problems" in capsys.readouterr().out
-    assert main([*words[:4], "--smoke", "--dry-run"]) == 2
-    assert "mine: no problems are named" in capsys.readouterr().err
+    command_refuses([*words[:4], "--smoke", "--dry-run"], "E_CONFIG: no problems are named", capsys)
 
 
 @pytest.mark.parametrize(

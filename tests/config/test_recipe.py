@@ -325,12 +325,10 @@ async def voting(task, roles, *, limit: Positive = 3, vote: bool, by: Literal["m
 )
 def test_options_of_a_protocol_are_held_against_its_signature(options, code):
     made = grpo(tasks=EASY, kl=0.0)
-    with refuses(code) as raised:
+    with refuses(f"{code} | phase 'train'"):
         replace(made, schedule=constant_schedule(partial(voting, **options), "generator"))
-    assert "phase 'train'" in str(raised.value)
-    with refuses(code) as raised:
+    with refuses(f"{code} | evaluation"):
         replace(made, evaluation=replace(made.evaluation, protocol=partial(voting, **options)))
-    assert "evaluation" in str(raised.value)
 
 
 def test_a_store_that_no_phase_names_is_not_called_an_option_to_bind():

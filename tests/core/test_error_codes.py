@@ -15,7 +15,7 @@ from tests.sentences import FILE, ROOT, golden, refuses, sentence_of
 
 PACKAGES = (ROOT / "cotrain", ROOT / "zoo" / "cotrain_zoo")
 BASE = "cotrain.core.errors.CotrainError"
-SPELLING = re.compile(r"E_[A-Z]+(_[A-Z]+)*")
+SPELLING = re.compile(r"E_[A-Z0-9]+(_[A-Z0-9]+)*")
 ONE_MEANING = {  # classes that say one thing each, so that their own code is enough
     "Deadlock",
     "Diverged",

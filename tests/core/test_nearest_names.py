@@ -130,7 +130,8 @@ def test_a_flag_with_choices_names_the_one_that_was_meant(words, capsys):
 
 
 OTHER_VALUES = [
-    ("run grpo --device cdua", "E_DEVICE_NAME: 'cuda'"),
+    ("run grpo --device cdua", "E_DEVICE_NAME: did you mean 'cuda'?"),
+    ("run grpo --device gpu", "E_DEVICE_NAME: did you mean 'cuda'?"),
     ("run grpo --labelled anwsers", "E_UNKNOWN_TASK_SOURCE: 'answers'"),
     ("run grpo --tasks wrods:2-3", "E_UNKNOWN_TASK_SOURCE: 'words'"),
     ("run grpo --steps-judged-by nobody", "E_UNKNOWN_CHOICE: it is called 'none' now"),

@@ -7,7 +7,6 @@ from functools import cache
 
 import pytest
 
-from cotrain.cli.main import main
 from cotrain.distributed.ray_nodes import inspect_python, python_problem
 from tests.sentences import command_refuses
 
@@ -28,15 +27,13 @@ def python(tmp_path, **changes):
     return str(path)
 
 
-def refused(tmp_path, capsys, asked, *flags):
-    """What the command says of a cluster file with this Python."""
+def check_refusal(code, tmp_path, capsys, asked, *flags):
+    """The command refuses a cluster file with this Python by an error with this code, and has the names behind it."""
     cluster = tmp_path / "cluster.toml"
     cluster.write_text(f"[engine]\npython = {asked!r}\n")
     flags = ["--backend", "ray", "--engine", "vllm", "--cluster", str(cluster), "--out", str(tmp_path / "run"), *flags]
-    assert main(["run", "grpo", *flags]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1 and not (tmp_path / "run").exists()
-    return said
+    command_refuses(["run", "grpo", *flags], code, capsys)
+    assert not (tmp_path / "run").exists()
 
 
 def test_what_a_python_has():
@@ -47,28 +44,28 @@ def test_what_a_python_has():
 
 @pytest.mark.whole
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "names"),
     [
-        ({"vllm": None}, "vLLM is not installed there; "),
-        ({"ray": None}, "ray is not installed there; "),
-        ({"cotrain": None, "code": None}, "cotrain is not installed there; "),
-        ({"python": "3.7.1"}, "Python 3.7.1 there and "),
-        ({"ray": "2.1.0"}, "Ray 2.1.0 there and "),
-        ({"cotrain": "0.0.1", "code": "1"}, "of another version; install this one there too"),
-        ({"code": "1"}, "of the same version, with other files; install this one there too"),
+        ({"vllm": None}, "vLLM | pip install vllm"),
+        ({"ray": None}, "ray | pip install"),
+        ({"cotrain": None, "code": None}, "cotrain | pip install"),
+        ({"python": "3.7.1"}, "Python 3.7.1"),
+        ({"ray": "2.1.0"}, "Ray 2.1.0"),
+        ({"cotrain": "0.0.1", "code": "1"}, "cotrain 0.0.1 | another version"),
+        ({"code": "1"}, "cotrain | same version | other files"),
     ],
 )
-def test_what_is_missing_or_differs_is_one_line(changes, said, tmp_path, capsys):
-    assert said in refused(tmp_path, capsys, python(tmp_path, **changes))
+def test_what_is_missing_or_differs_is_one_line(changes, names, tmp_path, capsys):
+    check_refusal(f"E_NODE_UNSUITED: {names}", tmp_path, capsys, python(tmp_path, **changes))
 
 
 @pytest.mark.whole
 def test_no_python_is_one_line(tmp_path, capsys):
-    assert "no such file or directory; name the Python" in refused(tmp_path, capsys, str(tmp_path / "none"))
+    check_refusal(f"E_NODE_UNSUITED: {tmp_path}/none", tmp_path, capsys, str(tmp_path / "none"))
     silent = tmp_path / "silent"
     silent.write_text("#!/bin/sh\necho oh no >&2; exit 3\n")
     silent.chmod(0o700)
-    assert "no Python (oh no)" in refused(tmp_path, capsys, str(silent))
+    check_refusal(f"E_NODE_UNSUITED: {silent} | oh no", tmp_path, capsys, str(silent))
 
 
 @pytest.mark.whole
@@ -76,8 +73,8 @@ def test_heads_that_vllm_does_not_run_on_a_cpu_are_one_line(tmp_path, capsys):
     """The tiny model of the tests has heads of 16 numbers."""
     from tests.helpers import TINY
 
-    said = refused(tmp_path, capsys, python(tmp_path), "--model", TINY, "--device", "cpu")
-    assert "attention heads of size 16" in said and "--engine local" in said
+    code = "E_VLLM_HEAD_SIZE: 16 | --engine local"
+    check_refusal(code, tmp_path, capsys, python(tmp_path), "--model", TINY, "--device", "cpu")
 
 
 def test_vllm_wants_ray(tmp_path, capsys):

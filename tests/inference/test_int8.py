@@ -17,10 +17,12 @@ from cotrain.inference.int8_weights import lay_out_int8
 from cotrain.inference.local import LocalEngine
 from cotrain.models.adapters import AdapterBase
 from cotrain.models.load import load_model
+from cotrain.models.sizes import model_size
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.magrpo import magrpo
 from cotrain.recipes.tango import tango
 from cotrain.runs.fitting import with_packing
+from cotrain.runs.memory_plan import estimate_run
 from tests.helpers import CONTEXT, EASY, TINY, VOCABULARY, answers, request, tiny_model
 from tests.inference.test_packed import packing_of, wide_model
 from tests.sentences import command_refuses, refuses
@@ -252,6 +254,17 @@ def test_the_setting_goes_from_and_to_every_value():
     for value in ("int4", "8", "[true]"):
         with refuses("E_OVERRIDE_TYPE", names="int8"):
             with_int8(recipe, "generator", value=value)
+
+
+def test_the_estimate_of_memory_counts_a_byte_a_weight():
+    recipe = grpo(model=TINY, tasks=EASY)
+    packed = {}
+    for value in ("true", "int8", "false"):
+        parts = estimate_run(with_int8(recipe, "generator", value=value), device="cpu").memory
+        packed[value] = parts.get("packed weights", 0)
+    assert (
+        packed["int8"] == model_size(TINY).parameters and packed["true"] == 4 * packed["int8"] and not packed["false"]
+    )
 
 
 def test_the_command_refuses_in_one_line(tmp_path, capsys):

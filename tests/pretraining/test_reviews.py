@@ -13,7 +13,7 @@ from cotrain.pretraining.solutions import choose_step_format, solver_of
 from cotrain.recipes.grpo import grpo
 from cotrain.runs.choose_formats import AnswerFormat, choose_answer_format
 from tests.helpers import EASY, TINY
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 ROW = {"id": "1", "problem": "Q?", "steps": ["3 + 4 = 7", "7 * 2 = 15", "so \\boxed{15}"], "label": 1}
 
@@ -168,17 +168,13 @@ def test_the_command_teaches_a_verifier_and_tells_what_does_not_go_together(tmp_
     assert main([*words, str(tmp_path / "labelled.jsonl")]) == 0
     assert (tmp_path / "out" / "config.json").is_file()
     out = ["--out", str(tmp_path / "no")]
-    for wrong, told in (
-        (
-            ["--review-format", "genrm", "--verdict", "words"],
-            "--verdict and --verifier-prompt go with --review-format steps",
-        ),
-        (["--reviews", "2"], "--reviews is about what the model samples; add --from-samples"),
-        (["--answer-format", "phrase"], "--answer-format is about what the model samples; add --from-samples"),
-        (["--from-samples", "--backend", "ray", "--world", "2"], "--from-samples draws in one process"),
+    for wrong, code in (
+        (["--review-format", "genrm", "--verdict", "words"], "E_COMMAND_LINE: --verdict | --review-format steps"),
+        (["--reviews", "2"], "E_COMMAND_LINE: --reviews | --from-samples"),
+        (["--answer-format", "phrase"], "E_COMMAND_LINE: --answer-format | --from-samples"),
+        (["--from-samples", "--backend", "ray", "--world", "2"], "E_COMMAND_LINE: --from-samples"),
     ):
-        assert main([*words, str(tmp_path / "labelled.jsonl"), *wrong, *out]) == 2
-        assert told in capsys.readouterr().err
+        command_refuses([*words, tmp_path / "labelled.jsonl", *wrong, *out], code, capsys)
 
 
 @pytest.mark.whole

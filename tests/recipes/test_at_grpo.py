@@ -8,7 +8,7 @@ from cotrain.algorithms.contract import Batch
 from cotrain.core.types import Sampling
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.recipes.at_grpo.recipe import at_grpo
-from cotrain.recipes.at_grpo.turns import EARNED, take_turns
+from cotrain.recipes.at_grpo.turns import TURN_REWARD, take_turns
 from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
@@ -93,7 +93,9 @@ def test_a_problem_that_is_drawn_twice_is_two():
 
 
 def turns(role, group, *values):
-    return [sampled(role=role, group=group, signals=[(EARNED.name, v)], length=1, call=i) for i, v in enumerate(values)]
+    return [
+        sampled(role=role, group=group, signals=[(TURN_REWARD.name, v)], length=1, call=i) for i, v in enumerate(values)
+    ]
 
 
 def second_moment(recipe, samples):

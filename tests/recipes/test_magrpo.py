@@ -82,7 +82,7 @@ def test_one_agents_fault_is_both_agents_loss():
 
 def test_each_agent_sees_its_half_and_hears_the_other():
     found = played()
-    seen = halves_grader_of(TASK).seen
+    seen = halves_grader_of(TASK).numbers
     shown = {name: ByteRenderer().decode(traces[0].prompt_ids) for name, traces in found.items() if traces}
     assert shown["alice"] == ", ".join(map(str, seen[0])) and shown["bob"] == ", ".join(map(str, seen[1]))
     assert shown["alice_answer"].split() == [*shown["alice"].split(), str(sum(seen[0])), str(sum(seen[1]))]

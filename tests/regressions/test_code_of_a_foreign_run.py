@@ -106,9 +106,7 @@ COMMANDS = [
 def test_no_command_runs_it_unasked(command, run, tmp_path, capsys):
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     words = [{"RUN": str(run), "MODEL": str(tmp_path / "model")}.get(word, word) for word in command]
-    assert main(words) == 2
-    said = capsys.readouterr().err.strip()
-    assert str(run.parent / "method.py") in said and "--trust-code" in said and "\n" not in said
+    command_refuses(words, f"E_CODE_NOT_TRUSTED: {run.parent / 'method.py'} | --trust-code", capsys)
     assert not ran(run) and {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
@@ -126,7 +124,7 @@ def test_consent_is_remembered_by_what_the_file_holds(run, capsys):
     assert main(ask) == 0
     method = run.parent / "method.py"
     method.write_text(METHOD + "\n# changed\n")
-    assert main(ask) == 2 and "--trust-code" in capsys.readouterr().err
+    command_refuses(ask, f"E_CODE_NOT_TRUSTED: {method} | --trust-code", capsys)
 
 
 def test_one_consent_is_for_one_command(run):
@@ -208,10 +206,10 @@ def test_a_task_source_a_module_and_a_sandbox_are_code_too(run, tmp_path, monkey
         {"tasks": {"kind": "programs", "settings": {"suite": "mbpp", "path": "none", "sandbox": "package.inner:run"}}},
     ):
         change(run, lambda origin, tasks=tasks: origin.update(target="grpo") or origin["arguments"].update(tasks=tasks))
-        assert main(["eval", str(run), "--problems", "1"]) == 2
-        said = capsys.readouterr().err
-        if "sandbox" not in json.dumps(tasks):
-            assert "inner" in said and "--trust-code" in said
+        code = "E_CODE_NOT_TRUSTED: inner | --trust-code"
+        if "sandbox" in json.dumps(tasks):
+            code = "E_PROBLEMS_NOT_REBUILT"
+        command_refuses(["eval", run, "--problems", "1"], code, capsys)
         assert not canary.exists(), tasks
 
 

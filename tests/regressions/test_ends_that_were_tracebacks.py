@@ -134,12 +134,13 @@ def leaves(run: RunConfig):
 
 @pytest.mark.whole
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "place"),
     [("measured", "mine.py, line 8: KeyError: 'vote'"), ("leaves", "mine.py, line 17: SystemExit: 0")],
 )
-def test_what_a_method_of_the_user_s_own_raises_elsewhere_is_one_line(name, told, tmp_path, capsys):
+def test_what_a_method_of_the_user_s_own_raises_elsewhere_is_one_line(name, place, tmp_path, capsys):
+    """The error is the user's: place, kind and words are all that is said of it."""
     (tmp_path / "mine.py").write_text(OWN)
     flags = ["--model", TINY, "--kl", "0", "--tasks-per-step", "1", "--group-size", "2", "--evaluation-tasks", "1"]
     assert main(["run", f"{tmp_path / 'mine.py'}:{name}", "--out", str(tmp_path / "run"), *flags]) == 2
     said = capsys.readouterr().err
-    assert told in said and len(said.splitlines()) == 1, said
+    assert place in said and len(said.splitlines()) == 1, said

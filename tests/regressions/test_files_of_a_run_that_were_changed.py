@@ -8,14 +8,13 @@ import shutil
 import pytest
 
 from cotrain import api
-from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.recipes.grpo import grpo
 from cotrain.runs import run as loop
 from cotrain.storage import checkpoints
 from cotrain.trainer.failures import StoppedBySignal
 from tests.helpers import EASY, TINY, StopAfter
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 pytestmark = pytest.mark.whole
 
@@ -137,16 +136,16 @@ def other_checkpoints(run):
 
 
 CHANGES = {
-    changed_metrics: "metrics.jsonl is not what step-000003 was saved with (it",
-    shorter_metrics: "metrics.jsonl is not what step-000003 was saved with (it has",
-    changed_ledger: "episodes.jsonl.gz is not what step-000003 was saved with (its first",
-    lost_ledger: "episodes.jsonl.gz is not what step-000003 was saved with (it is missing)",
-    other_seed: "recipe.json is not as this run wrote it (",
-    better_start: "before.json is not as this run wrote it (",
-    other_provenance: "provenance.json is not as this run wrote it (",
-    lost_seal: "seal.json is missing",
-    a_summary: "summary.json does not belong to this run",
-    other_checkpoints: "is of a run with other settings than",
+    changed_metrics: "E_CHECKPOINT_OF_OTHER_RUN: metrics.jsonl | step-000003",
+    shorter_metrics: "E_CHECKPOINT_OF_OTHER_RUN: metrics.jsonl | step-000003",
+    changed_ledger: "E_CHECKPOINT_OF_OTHER_RUN: episodes.jsonl.gz | step-000003",
+    lost_ledger: "E_CHECKPOINT_OF_OTHER_RUN: episodes.jsonl.gz | step-000003",
+    other_seed: "E_RUN_FILE_CHANGED: recipe.json",
+    better_start: "E_RUN_FILE_CHANGED: before.json",
+    other_provenance: "E_RUN_FILE_CHANGED: provenance.json",
+    lost_seal: "E_MANIFEST_MISSING: seal.json",
+    a_summary: "E_FILE_OF_OTHER_RUN: summary.json",
+    other_checkpoints: "E_CHECKPOINT_OF_OTHER_RUN: step-000003",
 }
 
 
@@ -155,9 +154,7 @@ def test_what_was_changed_is_refused_by_name(run, change, capsys):
     change(run)
     files = {file: file.read_bytes() for file in run.rglob("*") if file.is_file() and file.name != ".lock"}
     for command in (["resume"], ["eval", "--problems", "1"], ["report"]):
-        assert main([command[0], str(run), *command[1:]]) == 2, command
-        told = capsys.readouterr().err
-        assert CHANGES[change] in told and len(told.splitlines()) == 1, told
+        told = command_refuses([command[0], run, *command[1:]], CHANGES[change], capsys)
         assert any(todo in told for todo in ("restore it", "start anew", "put this run's own back"))
     assert files == {file: file.read_bytes() for file in run.rglob("*") if file.is_file() and file.name != ".lock"}
 

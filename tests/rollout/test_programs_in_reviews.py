@@ -18,7 +18,7 @@ from cotrain.grading.isolation import working_sandbox
 from cotrain.grading.pool import GradingPool
 from cotrain.metrics.heldout import measure_verifier
 from cotrain.metrics.steps import role_metrics
-from cotrain.recipes.genprm import KEPT, agreeing_reviews
+from cotrain.recipes.genprm import TO_LEARN, agreeing_reviews
 from cotrain.rollout import verifier_roles
 from cotrain.rollout.common_roles import parse_solution
 from cotrain.rollout.protocols import examine
@@ -90,17 +90,17 @@ def test_a_probability_is_read_in_the_turn_where_its_verdict_stands():
 
 
 def test_learning_sees_the_verifiers_own_tokens_alone():
-    @gives(KEPT.to("verifier"))
+    @gives(TO_LEARN.to("verifier"))
     async def protocol(task, roles):
         solution = await roles.solver(problem=task.prompt)
         await examine(task, roles, solution)
         [[turn]] = await review_all(task, roles, [solution], tool="python")
-        turn.chat.reward(KEPT, 1.0)
+        turn.chat.reward(TO_LEARN, 1.0)
 
     [trace], (first, second), episode = play(judged(*PLAIN), protocol)
     own = "<analyze>a</analyze><verify>print(2 * 3)</verify>"
     alone, given = split_context(trace)
-    [sample] = SFT(where=KEPT).credit(Batch(samples=(sample_of(alone, context_tokens=given),)), {})[0].samples
+    [sample] = SFT(where=TO_LEARN).credit(Batch(samples=(sample_of(alone, context_tokens=given),)), {})[0].samples
     assert CharRenderer().decode(sample.token_ids) == own + PLAIN[1] and sample.token_ids[-1] == 0
     assert len(sample.sampler_logprobs) == len(sample.token_ids) == trace.sampled_count
     assert [(k, CharRenderer().decode(ids)) for k, ids in sample.context_tokens] == [
@@ -204,8 +204,9 @@ def test_whatever_way_a_program_writes_is_seen(own):
     """And what it reads is empty; annotations mean what they mean in a program of their own."""
     for name, (code, seen) in WRITING.items():
         assert python._run_program(code) == seen, name
-    with pytest.raises(ToolError, match="NameError"):
+    with pytest.raises(ToolError) as raised:
         python._run_program("def f(x: Unknown): return x\nprint(f(1))")
+    assert raised.value.reason == "NameError"
     assert script_worker.run_script("import sys\nsys.stdout.buffer.write(b'42')") == ("", "42")
     assert script_worker.run_script("print(") == ("syntax error", "")
 

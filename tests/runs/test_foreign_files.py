@@ -156,24 +156,24 @@ def test_scores_of_any_size_need_a_threshold(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content, expected",
+    "content, code",
     [
-        ('{"prompt": "q"}\n', "no column of responses among prompt; name it with --response-column"),
-        ('{"prompt": "q", "response": "r", "step": -1}\n', "'step' is -1, expected a step"),
-        ('{"prompt": "q", "response": "r", "step": 1.5}\n', "'step' is 1.5, expected a step"),
-        ('{"prompt": "q"\n{"prompt": "q", "response": "r"}\n', "row 1: no JSON"),
-        ('[1]\n{"prompt": "q"}\n', "row 1: expected an object"),
-        ("", "no rows in it"),
-        ('{"response": "r", "truth": "perhaps"}\n', "nothing in column 'truth' says right or wrong"),
+        ('{"prompt": "q"}\n', "E_RESPONSE_COLUMN: prompt | --response-column"),
+        ('{"prompt": "q", "response": "r", "step": -1}\n', "E_STEP_NOT_NUMBER: 'step' | -1"),
+        ('{"prompt": "q", "response": "r", "step": 1.5}\n', "E_STEP_NOT_NUMBER: 'step' | 1.5"),
+        ('{"prompt": "q"\n{"prompt": "q", "response": "r"}\n', "E_ROWS_BROKEN: row 1"),
+        ('[1]\n{"prompt": "q"}\n', "E_ROWS_BROKEN: row 1 | list"),
+        ("", "E_DATA_EMPTY: rows.jsonl"),
+        ('{"response": "r", "truth": "perhaps"}\n', "E_TRUTH_COLUMN: 'truth'"),
     ],
     ids=["no-response", "negative", "part", "broken", "list", "empty", "truth"],
 )
-def test_a_file_that_cannot_be_read_is_refused_in_one_line(content, expected, tmp_path):
+def test_a_file_that_cannot_be_read_is_refused_in_one_line(content, code, tmp_path):
     file = tmp_path / "rows.jsonl"
     file.write_text(content, encoding="utf-8")
-    with pytest.raises(DataError) as caught:
+    with refuses(code) as caught:
         read_foreign_run([file])
-    assert expected in str(caught.value) and "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_column_that_is_not_there_names_the_nearest(tmp_path):

@@ -101,36 +101,36 @@ async def vote_then_verify(
             for solution, n_reviews in anchors
         ]
     )
-    reviewed: list[tuple[Turn, Turn]] = []  # (solution, a review of it)
+    solution_reviews: list[tuple[Turn, Turn]] = []  # (solution, a review of it)
     for (solution, _), review_turns in zip(anchors, reviews_by_anchor, strict=True):
         for review_turn in review_turns:
-            reviewed.append((solution, review_turn))
+            solution_reviews.append((solution, review_turn))
 
     verdicts_on_label = []
-    for solution, review_turn in reviewed:
+    for solution, review_turn in solution_reviews:
         if review_turn.parsed.ok and agrees_with(solution, label):
             verdicts_on_label.append(review_turn.parsed.final)
-    vetoed = veto and is_vetoed(verdicts_on_label)
+    has_veto = veto and is_vetoed(verdicts_on_label)
     for solution in solutions:
-        _note_veto(solution, vetoed, CORRECT.of(label))
-    if vetoed:
+        _note_veto(solution, has_veto, CORRECT.of(label))
+    if has_veto:
         return
 
     for solution in solutions[:trained]:
         pay_turn(solution, agrees_with(solution, label), CORRECT.of(solution))
-    doubted: list[tuple[Turn, Turn]] = []  # (solution, a review that calls it wrong)
-    for solution, review_turn in reviewed:
+    negative_reviews: list[tuple[Turn, Turn]] = []  # (solution, a review that calls it wrong)
+    for solution, review_turn in solution_reviews:
         verdict = review_turn.parsed.final if review_turn.parsed.ok else None
         is_right = CORRECT.of(solution)
         by_truth = None if is_right is None else verdict == is_right
         pay_turn(review_turn, verdict == agrees_with(solution, label), by_truth)
         if review_turn.parsed.ok and not verdict:
-            doubted.append((solution, review_turn))
+            negative_reviews.append((solution, review_turn))
 
     revisions_by_review = await gather(
         [
             revise_solution(task, roles, solution, review_turn, revisions, regenerate)
-            for solution, review_turn in doubted
+            for solution, review_turn in negative_reviews
         ]
     )
     for revision_turns in revisions_by_review:
@@ -138,14 +138,14 @@ async def vote_then_verify(
             pay_turn(revision, agrees_with(revision, label), CORRECT.of(revision))
 
 
-def _note_veto(solution: Turn, vetoed: bool, label_is_right: bool | None) -> None:
+def _note_veto(solution: Turn, has_veto: bool, label_is_right: bool | None) -> None:
     """Record whether the problem is vetoed, and whether that is right, where the truth is known."""
     if label_is_right is not None:
         solution.add_metadata(LABEL_RIGHT, label_is_right)
-    solution.add_metadata(VETOED, vetoed)
+    solution.add_metadata(VETOED, has_veto)
     if label_is_right is None:
         return
-    if vetoed:
+    if has_veto:
         solution.add_metadata(VETO_RIGHT, not label_is_right)
     else:
         solution.add_metadata(KEPT_LABEL_RIGHT, label_is_right)
@@ -173,13 +173,13 @@ def is_vetoed(verdicts: Sequence[bool]) -> bool:
     return bool(verdicts) and verdicts.count(False) >= verdicts.count(True)
 
 
-def pay_turn(turn: Turn, agreed: bool, by_truth: bool | None) -> None:
+def pay_turn(turn: Turn, agrees: bool, by_truth: bool | None) -> None:
     """Reward ``FORMAT``, and ``AGREEMENT`` with the label. ``by_truth``: the agreement with the truth in place of the
     label, where it is known; whether both are the same becomes metadata."""
     turn.reward(FORMAT, float(turn.parsed.ok))
-    turn.reward(AGREEMENT, float(agreed))
+    turn.reward(AGREEMENT, float(agrees))
     if by_truth is not None:
-        turn.add_metadata(REWARD_RIGHT, agreed == by_truth)
+        turn.add_metadata(REWARD_RIGHT, agrees == by_truth)
 
 
 async def revise_solution(

@@ -101,23 +101,23 @@ async def prove(
 
     reviews_by_solution = await gather([review(task, roles, solution, n=reviews) for solution in readable])
     if analysis == "asked":
-        asked = [review(task, roles, solution, group=solution.group, role="analyst") for solution in readable]
-        self_reviews_by_solution = await gather(asked)
+        calls = [review(task, roles, solution, group=solution.group, role="analyst") for solution in readable]
+        self_reviews_by_solution = await gather(calls)
     else:
         self_reviews_by_solution = [[] for _ in readable]
 
     n_votes = votes if meta else 0
-    paying = []
+    payments = []
     for solution, review_turns, self_reviews in zip(
         readable, reviews_by_solution, self_reviews_by_solution, strict=True
     ):
-        paying.append(pay_analyses(task, roles, solution, review_turns, self_reviews, n_votes, labels))
-    await gather(paying)
+        payments.append(pay_analyses(task, roles, solution, review_turns, self_reviews, n_votes, labels))
+    await gather(payments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """What was written about a solution: by the verifier, or by the generator itself."""
+    """A text about a solution, by the verifier or by the generator itself."""
 
     turn: Turn  # the turn that it stands in
     verdicts: Any  # parsed: ``final`` and ``steps``, or a ParseFailure
@@ -141,7 +141,7 @@ async def pay_analyses(
     if not self_reviews:
         inline = solution.parsed
         analyses.append(Analysis(turn=solution, verdicts=inline.review, text=inline.analysis))
-    r_metas = await gather([judge_analysis(task, roles, solution, each, n_votes, labels) for each in analyses])
+    r_metas = await gather([judge_analysis(task, roles, solution, analysis, n_votes, labels) for analysis in analyses])
 
     scores: list[float | None] = []  # s′ of each analysis, None for one that cannot be read
     for analysis in analyses:

@@ -74,7 +74,7 @@ from cotrain.rollout.verifier_roles import guarded_fields, parse_rmr1
 
 WORTH = Signal("worth", meaning="of a rubric: share of the judgements with it that are right")
 
-REVIEW_BY = "{problem}\n{rubric}\n{solution}\nReview:"  # of models that know the short formats
+REVIEW_BY = "{problem}\n{rubric}\n{solution}\nReview:"  # prompt of models that know the short formats
 WRITE_FULL = """Two responses to the prompt below will be compared by a rubric that you write now, before anybody has \
 seen them. Think about what this prompt asks for. If it has one right answer, work it out. Then write the rubric, \
 once, and nothing after it: <rubric> ... </rubric>
@@ -104,7 +104,7 @@ Which response comes first must not matter."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rubric:
-    """What a writer in words of its own wrote between its tags."""
+    """The text of a writer between its tags."""
 
     text: str
     ok: bool = True
@@ -146,7 +146,7 @@ async def judge_by_rubrics(
             text = rubric.parsed.text
         calls += [judge_pair_by(task, roles, rubric, text, form, order, judgements) for order in orders]
 
-    results = await gather(calls)  # of each rubric two lists: which judgements of an order are right
+    results = await gather(calls)  # two lists for each rubric: which judgements of an order are right
     for rubric, order_1, order_2 in zip(rubric_turns, results[::2], results[1::2], strict=True):
         share_right = sum((*order_1, *order_2)) / (2 * judgements)
         can_be_read = not isinstance(rubric.parsed, ParseFailure)

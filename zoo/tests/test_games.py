@@ -17,7 +17,7 @@ def kuhn_player(first, second):
     found = {}
     for start in KUHN.starts():
         for state in KUHN.probed(start):
-            chance = (first if state.mover == 0 else second)[state.cards[state.mover], " ".join(state.said)]
+            chance = (first if state.mover == 0 else second)[state.cards[state.mover], " ".join(state.history)]
             found[state.view] = dict(zip(state.moves, (1.0 - chance, chance), strict=True))
     return found
 
@@ -69,7 +69,7 @@ def test_a_view_holds_what_the_mover_knows_and_no_more():
     views = {}
     for start in KUHN.starts():
         for state in KUHN.probed(start):
-            views.setdefault(state.view, set()).add((state.cards[state.mover], state.said))
+            views.setdefault(state.view, set()).add((state.cards[state.mover], state.history))
     assert len(views) == 12 and all(len(known) == 1 for known in views.values())
 
 

@@ -75,6 +75,7 @@ def _figure_text(figure: Mapping[str, Any] | None) -> str:
     return "–" if figure is None or figure["value"] is None else f"{figure['value']:.3f}"
 
 
-def problems_text(problems: int, asked: int) -> str:
+def problems_text(problems: int, problems_wanted: int) -> str:
     """``64 problems``, or of a split that has fewer than were asked for ``12 problems (64 asked)``."""
-    return count_of(problems, "problem") + (f" ({asked} asked)" if problems < asked else "")
+    text = count_of(problems, "problem")
+    return f"{text} ({problems_wanted} asked)" if problems < problems_wanted else text

@@ -146,7 +146,7 @@ def xplay(
             split=split,
             n=n,
             problems=len(tasks),
-            asked=problems,
+            problems_wanted=problems,
         )
         return write_figures(place, FILE, FORMAT, figures)
 
@@ -161,15 +161,15 @@ def xplay_figures(
     split: str,
     n: int,
     problems: int,
-    asked: int,
+    problems_wanted: int,
 ) -> dict[str, Any]:
-    """The content of ``xplay.json``. The split has ``problems`` of the ``asked`` problems."""
+    """The content of ``xplay.json``. ``problems``: those that the split has of the ``problems_wanted``."""
     return {
         "every": every,
         "role": role,
         "split": split,
         "problems": problems,
-        "asked": asked,
+        "asked": problems_wanted,
         "n": n,
         "generators": [
             {**p.json(), "pass_at_1": solved_share(d)} for p, d in zip(points, drawn_solutions, strict=True)

@@ -111,11 +111,12 @@ def make_arm(
 def _check_parameters(arm: Arm) -> None:
     """Raise UnknownName for a parameter that the recipe of an arm does not have: the recipe's that was meant, or what a
     comparison sets."""
-    taken = find_recipe(arm.target).taken
+    parameters = find_recipe(arm.target).taken
     for name in arm.arguments:
-        near = nearest_name(name, [*taken, *SET_BY_COMPARISON])
-        if name not in taken and near in SET_BY_COMPARISON and near not in taken:
-            raise UnknownName(f"parameter of {arm.target}", name, [*taken, *SET_BY_COMPARISON])
+        near = nearest_name(name, [*parameters, *SET_BY_COMPARISON])
+        is_of_comparison = near in SET_BY_COMPARISON and near not in parameters
+        if name not in parameters and is_of_comparison:
+            raise UnknownName(f"parameter of {arm.target}", name, [*parameters, *SET_BY_COMPARISON])
 
 
 def _parse_value(text: str) -> Any:

@@ -160,9 +160,10 @@ def read_study(path: Path, *, workers: int | None = None, device: str = "cpu", c
 def _read_arm(path: Path, name: str, spec: Any, model: Any) -> Arm:
     if not isinstance(spec, Mapping) or not isinstance(spec.get("recipe"), str):
         mistyped = nearest_name("recipe", spec) if isinstance(spec, Mapping) else None
-        found = f", but {mistyped!r}" if mistyped else ""
+        instead = f", but {mistyped!r}" if mistyped else ""
         raise ConfigError(
-            f'{path}: arm {name!r} has no recipe{found}; write recipe = "grpo" below [arms.{name}]', code="E_STUDY_ARM"
+            f'{path}: arm {name!r} has no recipe{instead}; write recipe = "grpo" below [arms.{name}]',
+            code="E_STUDY_ARM",
         )
     overrides = spec.get("overrides", [])
     if not isinstance(overrides, list) or not all(isinstance(one, str) for one in overrides):
@@ -183,11 +184,11 @@ def _read_arm(path: Path, name: str, spec: Any, model: Any) -> Arm:
 def _check_parameter_key(path: Path, arm: str, recipe: str, key: str) -> None:
     """Raise UnknownName for a key of an arm that is no parameter of its recipe and is meant to be another key."""
     try:
-        taken = find_recipe(recipe).taken
+        parameters = find_recipe(recipe).taken
     except UserError:
         return  # the arm's recipe is refused when it is built
-    if key not in taken and nearest_name(key, [*taken, *ARM_KEYS]) in ARM_KEYS:
-        raise UnknownName(f"key of arm {arm!r} of study {path.name}", key, [*taken, *ARM_KEYS])
+    if key not in parameters and nearest_name(key, [*parameters, *ARM_KEYS]) in ARM_KEYS:
+        raise UnknownName(f"key of arm {arm!r} of study {path.name}", key, [*parameters, *ARM_KEYS])
 
 
 def _as_tuple(value: Any) -> Any:

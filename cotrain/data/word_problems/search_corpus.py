@@ -42,11 +42,11 @@ def search_documents(text: str, query: str, rng: random.Random, *, noise: float 
 
     ``noise``: irrelevant sentences for each one about the subject. An empty query finds nothing.
     """
-    asked = _LONG_WORD.search(query.lower())
-    if asked is None:
+    first_word = _LONG_WORD.search(query.lower())
+    if first_word is None:
         return ()
     facts, _ = facts_and_question(text)
-    is_about_facts = asked[0] in long_words(" ".join(facts))
+    is_about_facts = first_word[0] in long_words(" ".join(facts))
     return scatter_facts(text, rng, noise=noise, about=is_about_facts)
 
 

@@ -32,8 +32,8 @@ from cotrain.formats.solutions import MAX_CHARS
 from cotrain.grading.step_checker import end_marked
 
 MAX_PRINTED = 1 << 20  # bytes of a command; one that prints more is ended
-MAX_ERROR_BYTES = 1 << 12  # of one rollout's standard error that are shown
-MAX_ERROR_BYTES_OF_ALL = 1 << 20  # of the standard errors of all rollouts of this process
+MAX_ERROR_BYTES = 1 << 12  # bytes of one rollout's standard error that are shown
+MAX_ERROR_BYTES_OF_ALL = 1 << 20  # bytes that are shown of all rollouts of this process
 ERROR_PATIENCE_S = 1.0  # for the rest of a standard error, once its program has ended
 KEEPER = Path(__file__).with_name("keeper.py")
 KEEPER_PATIENCE_S = 3.0  # for the keeper to end all processes
@@ -79,8 +79,8 @@ class ProgramRun:
         self._on_end = on_end
         self._is_stopped = False
         self._folder = folder
-        self._result: Any = None  # what the program returned or raised
-        self._process: subprocess.Popen[bytes] | None = None  # of a command
+        self._result: Any = None  # the value or the exception of the program
+        self._process: subprocess.Popen[bytes] | None = None  # the process of a command
         self._cancel: Callable[[], object] | None = None  # ends a coroutine
         run = partial(self._run_program, program, (problem, base_url, key))
         threading.Thread(target=run, name="cotrain-agent", daemon=True).start()
@@ -197,7 +197,7 @@ def _show_errors(process: subprocess.Popen[bytes]) -> None:
     reader."""
     assert process.stderr is not None
     budget = MAX_ERROR_BYTES
-    line_start = b""  # of a line whose end has not been read yet
+    line_start = b""  # the beginning of a line whose end has not been read yet
     with suppress(OSError, ValueError):
         while chunk := process.stderr.read1(1 << 16):  # type: ignore[attr-defined]
             if not budget:

@@ -59,8 +59,8 @@ class ToolMessages:
     def _renderer_with_tools(
         self, params: RequestParams, renderer: Renderer, writer: ToolRenderer
     ) -> tuple[ToolRenderer, Syntax]:
-        """What renders this request's tools, and how its model writes calls. The same objects for the same tools, as
-        conversations are found by their renderer."""
+        """The renderer of this request's tools, and the way in which its model writes calls. The same objects for the
+        same tools, as conversations are found by their renderer."""
         key = json.dumps([params.model, params.tools])
         if key not in self._renderers:
             self._renderers[key] = ToolRenderer(renderer, params.tools), find_syntax(writer)
@@ -90,7 +90,7 @@ class ToolMessages:
             return text, ()
 
         text_without_calls = text_without_calls.strip()
-        number = len(self._sampled)  # of this reply, for the ids of its calls
+        number = len(self._sampled)  # the number of this reply, for the ids of its calls
         messages = tuple(
             function_call(f"call_{number}_{i}", call.tool, dict(call.named)) for i, call in enumerate(calls)
         )

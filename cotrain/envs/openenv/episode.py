@@ -49,7 +49,7 @@ class SeededEpisode(NoGrader):
 class Interface:
     """How an environment class is talked to."""
 
-    name: str  # of the task source, for messages
+    name: str  # name of the task source, for messages
     kind: type  # the environment class
     prompt: str  # field of the first observation that holds the prompt
     observation: str  # field that is shown after a step; "" where the observation is shown as ``Observed.shown`` says
@@ -157,7 +157,7 @@ class OneEpisode:
         pay_conversation(chat, self._total_reward())
 
     async def _play_turn(self, chat: Conversation) -> bool:
-        """What the agent says, and what the environment makes of it. Returns whether the agent is to speak again."""
+        """One turn of the agent, and the environment's answer to it. Returns whether the agent is to speak again."""
         try:
             turn = await chat.say()
         except TooLong:
@@ -232,5 +232,5 @@ def checked_length(text: str) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, in one line."""
+    """The message of an error, in one line."""
     return " ".join(str(error).split())[:200]

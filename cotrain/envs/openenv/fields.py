@@ -13,7 +13,7 @@ from cotrain.core.input_files import MOST_ROW
 
 
 def split_address(address: str, known: Collection[str]) -> tuple[str, dict[str, str]]:
-    """What stands before the question mark, and the fields that are named behind it. Raises ConfigError for a field
+    """The text before the question mark, and the fields that are named behind it. Raises ConfigError for a field
     that is none of ``known``."""
     place, _, query = address.partition("?")
     named = {name: values[-1] for name, values in parse_qs(query).items()}

@@ -22,7 +22,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """What an environment shows after a reset or a step."""
+    """The observation after a reset or a step."""
 
     fields: dict[str, Any]
     reward: float | None  # None where it pays nothing at this step
@@ -50,7 +50,7 @@ class Observed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallResult:
-    """What became of one call of a tool."""
+    """The outcome of one call of a tool."""
 
     outcome: str  # "ok", or why it failed: a short phrase, by which calls are counted
     output: str  # the words that the policy is shown
@@ -147,7 +147,7 @@ def read_observation(observation: Any) -> Observed:
 
 
 def _result_text(result: Any) -> str:
-    """What a tool gave, as text: MCP's texts as they are, anything else as JSON."""
+    """The result of a tool, as text: MCP's texts as they are, anything else as JSON."""
     if isinstance(result, str):
         return result
     contents = getattr(result, "content", None)

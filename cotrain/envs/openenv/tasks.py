@@ -183,7 +183,8 @@ class OpenEnvEpisodes:
         return self._ask_instance(self.interface.kind, reset_to_each)
 
     def _ask_instance(self, kind: type, ask: Callable[[Instance], Awaitable[Value]]) -> Value:
-        """What ``ask`` finds out from an instance. Raises ConfigError for whatever the class raises."""
+        """Open an instance, and return what ``ask`` returns for it. Raises ConfigError for whatever the class
+        raises."""
 
         async def open_and_ask() -> Value:
             instance = Instance(kind)

@@ -195,7 +195,7 @@ class ChainJudge:
         return checked.done and all(checked.ok)
 
     async def _run_checker(self, checker: StepChecker, steps: tuple[str, ...], answer: str | None) -> CheckedSteps:
-        """What the user's program says. Raises NoVerdict."""
+        """The answer of the user's program. Raises NoVerdict."""
         async with self.roles.busy():
             result = await checker.check(self.task.prompt, steps, answer)
         if isinstance(result, str):

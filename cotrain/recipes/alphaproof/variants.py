@@ -32,9 +32,9 @@ SPLITS = ("train", "validation", "test")
 class Variants:
     """A source of one target and endless variants. Raises ConfigError for problems that have none."""
 
-    source_settings: Mapping[str, Any]  # of the word problems that the target is one of
-    split: str  # of the target
-    index: int  # of the target
+    source_settings: Mapping[str, Any]  # settings of the word problems, one of which is the target
+    split: str  # split of the target
+    index: int  # place of the target in it
     beginnings: float = 0.5  # share of the variants that ask for the middle of the chain
     practice: bool = True  # False: "train" is the target too, over and over
     name: str = field(default="variants", init=False)

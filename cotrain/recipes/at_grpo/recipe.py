@@ -27,7 +27,7 @@ from cotrain import GRPO, ConfigError, Objective, Recipe, RunConfig, constant_sc
 from cotrain.core.arguments import Weight
 from cotrain.core.notes import TEAM
 from cotrain.metrics.heldout import measure_metadata, measure_verifier
-from cotrain.recipes.at_grpo.turns import EARNED, Grouping, check_turns, take_turns
+from cotrain.recipes.at_grpo.turns import TURN_REWARD, Grouping, check_turns, take_turns
 from cotrain.rollout import common_roles
 
 
@@ -51,19 +51,19 @@ def at_grpo(
     run: RunConfig,
     *,
     variant: Literal["at_grpo", "dr_mas"] = "at_grpo",  # variant of the method
-    group: Grouping | None = None,  # whose turns are compared; by default as the variant has it
+    group: Grouping | None = None,  # whose turns are compared; by default those of the variant
     alpha: Weight = 1.0,  # weight of the team's score in a turn's reward
-    local: float | None = None,  # weight of a turn's own reward, for format or verdict; by default as the variant
+    local: float | None = None,  # weight of a turn's own reward, for format or verdict; by default that of the variant
     rounds: int = 1,  # reviews of the solution, each with a revision after it
     weights: Literal["own", "shared"] = "own",  # one policy for each agent, or one for all
     checker_model: str | None = None,  # initial weights of the checker; by default the reasoner's model
     checker_lr: float = 2e-4,  # learning rate of a checker with weights of its own
 ) -> Recipe:
-    usual = VARIANTS[variant]
-    how = replace(usual, group=group or usual.group, local=usual.local if local is None else local)
-    if rounds < 1 or min(alpha, how.local) < 0.0 or alpha + how.local == 0.0:
+    defaults = VARIANTS[variant]
+    options = replace(defaults, group=group or defaults.group, local=defaults.local if local is None else local)
+    if rounds < 1 or min(alpha, options.local) < 0.0 or alpha + options.local == 0.0:
         raise ConfigError(
-            f"at_grpo: rounds is {rounds}, alpha {alpha} and local {how.local}; expected at least 1 review, and "
+            f"at_grpo: rounds is {rounds}, alpha {alpha} and local {options.local}; expected at least 1 review, and "
             "weights of 0 or more that are not both 0",
             code="E_SETTING_RANGE",
         )
@@ -75,30 +75,34 @@ def at_grpo(
         )
     checker = "reasoner" if shared else "checker"
     model = checker_model or run.model
-    samples = run.group_size if how.tree else 1
-    pay: Literal["turn", "end"] = "turn" if how.tree else "end"
+    samples = run.group_size if options.tree else 1
+    pay: Literal["turn", "end"] = "turn" if options.tree else "end"
     check_turns(samples, rounds, pay)
     protocol = partial(
-        take_turns, samples=samples, rounds=rounds, pay=pay, alpha=alpha, local=how.local, group=how.group
+        take_turns, samples=samples, rounds=rounds, pay=pay, alpha=alpha, local=options.local, group=options.group
     )
     policies = {"reasoner": run.learner(), **run.reference_policies()}
     if not shared:
         policies["checker"] = run.learner(model, lr=checker_lr)
-    both = ("solver", "refiner", "verifier")
 
-    def make_objective(policy: str, *mine: str) -> Objective:
-        others = tuple(role for role in both if role not in mine) if how.group == "global" else ()
-        by = GRPO(
-            reward_weights={EARNED: 1.0}, baseline_roles=others, kl=run.kl_penalty() if policy == "reasoner" else None
+    def make_objective(policy: str, *own_roles: str) -> Objective:
+        """The policy learns from the turns of its own roles; with global groups the others' are in the baseline."""
+        baseline_roles: tuple[str, ...] = ()
+        if options.group == "global":
+            baseline_roles = tuple(role for role in ("solver", "refiner", "verifier") if role not in own_roles)
+        kl = run.kl_penalty() if policy == "reasoner" else None
+        algorithm = GRPO(reward_weights={TURN_REWARD: 1.0}, baseline_roles=baseline_roles, kl=kl)
+        main_role, *extra_roles = own_roles
+        return Objective(
+            policy=policy, role=main_role, extra_roles=(*extra_roles, *baseline_roles), algorithm=algorithm
         )
-        return Objective(policy=policy, role=mine[0], extra_roles=(*mine[1:], *others), algorithm=by)
 
     objectives = {
         "reasoner": make_objective("reasoner", "solver", "refiner"),
         "checker": make_objective(checker, "verifier"),
     }
     return run.recipe(
-        f"{variant}-{how.group}",
+        f"{variant}-{options.group}",
         policies=policies,
         roles={
             "solver": common_roles.solver("reasoner", run.model),
@@ -106,7 +110,7 @@ def at_grpo(
             "verifier": common_roles.verifier(checker, model),
         },
         objectives=objectives,
-        schedule=constant_schedule(protocol, *objectives, name="team", group_size=1 if how.tree else None),
+        schedule=constant_schedule(protocol, *objectives, name="team", group_size=1 if options.tree else None),
         evaluate=partial(take_turns, rounds=rounds),
         measures=(measure_solver("solver", 8), measure_metadata("solver", TEAM), measure_verifier("verifier")),
     )

@@ -35,7 +35,7 @@ from cotrain.rollout.runner import Roles
 Grouping = Literal["turn", "agent", "global"]
 GROUPINGS: tuple[str, ...] = get_args(Grouping)
 REASONER, CHECKER = "reasoner", "checker"  # the two agents
-EARNED = Signal("turn_reward", meaning="of a turn: the team's score and its own")
+TURN_REWARD = Signal("turn_reward", meaning="of a turn: the team's score and its own")
 TURNS = Metadata[float]("turns", float, "turns until the team's game ended")
 
 
@@ -64,7 +64,7 @@ def group_key(group: str, problem: str, turn: int, agent: str) -> str:
     return problem
 
 
-@gives(EARNED.to("solver"), EARNED.to("verifier"), EARNED.to("refiner"))
+@gives(TURN_REWARD.to("solver"), TURN_REWARD.to("verifier"), TURN_REWARD.to("refiner"))
 async def take_turns(
     task: Task,
     roles: Roles,
@@ -76,20 +76,21 @@ async def take_turns(
     local: float = 1.0,
     group: Grouping = "turn",
 ) -> None:
-    """The game above. A solution that cannot be read is not reviewed and ends it. Metadata of the first solution say
-    how the team's game went on: ``team`` and ``turns``. Turns that cannot be graded fail."""
+    """One game, as the head of this file says. A solution that cannot be read is not reviewed and ends it. Turns that
+    cannot be graded fail. Metadata of the first solution: is the last solution right (``team``), and how many ``turns``
+    the game had?"""
     check_turns(samples, rounds, pay)
-    problem_key = roles.solver.whole_group  # a problem that is drawn twice is two
-    unpaid: list[Scored] = []  # turns of a trajectory that is paid at its end
+    problem_key = roles.solver.whole_group  # a problem that is drawn twice has two groups
+    turns_to_pay: list[ScoredTurn] = []  # with pay="end": all turns of the game
 
-    def pay_turns(scored_turns: Sequence[Scored]) -> Turn:
-        """Pay these turns, or note that they are to be paid at the end; the best one, which goes on."""
+    def pay_turns(entries: Sequence[ScoredTurn]) -> Turn:
+        """Reward these turns, or keep them until the end. Returns the best one, with which the game goes on."""
         if pay == "end":
-            unpaid.extend(scored_turns)
+            turns_to_pay.extend(entries)
         else:
-            for scored in scored_turns:
-                scored.turn.reward(EARNED, scored.worth(alpha, local))
-        best = max(scored_turns, key=lambda scored: scored.worth(alpha, local))
+            for entry in entries:
+                entry.turn.reward(TURN_REWARD, entry.worth(alpha, local))
+        best = max(entries, key=lambda entry: entry.worth(alpha, local))
         return best.turn
 
     group_of_first = group_key(group, problem_key, 0, REASONER)
@@ -102,7 +103,7 @@ async def take_turns(
     n_turns = 0
     while solutions:
         solution = pay_turns(
-            [Scored(turn, float(CORRECT.require(turn)), turn.parsed.format_score) for turn in solutions]
+            [ScoredTurn(turn, float(CORRECT.require(turn)), turn.parsed.format_score) for turn in solutions]
         )
         n_turns += 1
         if n_turns > 2 * rounds or not solution.parsed.ok:
@@ -114,7 +115,7 @@ async def take_turns(
         scored_reviews = []
         for turn in reviews:
             agrees = turn.parsed.ok and turn.parsed.final == is_right
-            scored_reviews.append(Scored(turn, float(is_right), float(agrees)))
+            scored_reviews.append(ScoredTurn(turn, float(is_right), float(agrees)))
         best_review = pay_turns(scored_reviews)
         n_turns += 1
         says_right = best_review.parsed.ok and best_review.parsed.final
@@ -132,20 +133,20 @@ async def take_turns(
         solutions = [revision for revision in revisions if await examine(task, roles, revision) is not None]
 
     team_right = CORRECT.require(solution)
-    for scored in unpaid:
-        at_end = replace(scored, team=float(team_right))
-        scored.turn.reward(EARNED, at_end.worth(alpha, local))
+    for entry in turns_to_pay:
+        at_end = replace(entry, team=float(team_right))
+        entry.turn.reward(TURN_REWARD, at_end.worth(alpha, local))
     first_solution.add_metadata(TEAM, team_right)
     first_solution.add_metadata(TURNS, float(n_turns))
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
-    """A turn, and its two scores."""
+class ScoredTurn:
+    """A turn of the game, and its two scores."""
 
     turn: Turn
     team: float  # 1 where the team's present solution is right
-    own: float  # the format of a solution; of a review whether its verdict is the truth
+    own: float  # the format score of a solution; for a review 1 where its verdict is the truth
 
     def worth(self, alpha: float, local: float) -> float:
         """The reward of the turn: α · team reward + ``local`` · own reward."""

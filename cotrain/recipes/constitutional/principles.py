@@ -137,8 +137,8 @@ def _role_fields(
 ) -> dict[str, Any]:
     """The fields of a role's prompt about a solution and the principle ``name``; ``other_texts``: such as a review."""
     texts = {"solution": solution.tagged_text, **other_texts}
-    shown = fields_to_show(role.fields, roles.nonce(solution), **texts)
-    return {"problem": task.prompt, "principle": PRINCIPLES[name].words, **shown}
+    material = fields_to_show(role.fields, roles.nonce(solution), **texts)
+    return {"problem": task.prompt, "principle": PRINCIPLES[name].words, **material}
 
 
 async def ask_critic(

@@ -88,7 +88,7 @@ async def prefer(
     name = principle_of(solutions[0])
     readable = [solution for solution in solutions if solution.parsed.ok]
 
-    kept_shares: list[float | None]  # of each readable solution
+    kept_shares: list[float | None]  # one for each readable solution
     if checked:
         kept_shares = [float(keeps_principle(name, task.prompt, solution.tagged_text)) for solution in readable]
     else:

@@ -44,26 +44,26 @@ class Accusation:
     """A step that is said to be wrong, and why."""
 
     step: int | None  # 0-based; None: it calls no step wrong
-    argument: str = ""  # what was said in front of it
-    words: int = 1  # of the whole speech, a thought left out
+    argument: str = ""  # the text in front of it
+    words: int = 1  # number of words of the whole speech, without a thought
     format_score: float = 1.0
     ok: ClassVar[bool] = True
 
 
 def parse_accusation(text: str, fields: Mapping[str, Any]) -> Accusation | ParseFailure:
     """The accusation of one of ``count`` steps, a field of the prompt."""
-    spoken = without_thought(text)
-    if isinstance(spoken, ParseFailure):
-        return spoken
-    answer = (final_answer(spoken) or "").strip()
+    speech_text = without_thought(text)
+    if isinstance(speech_text, ParseFailure):
+        return speech_text
+    answer = (final_answer(speech_text) or "").strip()
     is_number = answer.isascii() and answer.isdigit() and len(answer) <= 3
     if not is_number:
         return ParseFailure(reason="no step")
     step = int(answer)  # 1-based
     if not 1 <= step <= fields["count"]:
         return ParseFailure(reason="no such step", format_score=0.5)
-    argument, _, _ = spoken.rpartition("<answer>")
-    return Accusation(step=step - 1, argument=argument.strip(), words=len(spoken.split()))
+    argument, _, _ = speech_text.rpartition("<answer>")
+    return Accusation(step=step - 1, argument=argument.strip(), words=len(speech_text.split()))
 
 
 def debate_shares(hits: Sequence[bool | None]) -> tuple[float, float]:
@@ -72,26 +72,26 @@ def debate_shares(hits: Sequence[bool | None]) -> tuple[float, float]:
     ``hits``: for each debater, whether the step that it accuses is wrong; None for one who does not speak.
     """
     wins_of_first = []  # 1 or 0 for each accusation that may be checked
-    for side, hit in enumerate(hits):
-        if hit is None:
+    for side, accuses_wrong_step in enumerate(hits):
+        if accuses_wrong_step is None:
             continue
-        wins_of_first.append(float(hit) if side == 0 else 1.0 - float(hit))
-    first = sum(wins_of_first) / len(wins_of_first)
-    return first, 1.0 - first
+        wins_of_first.append(float(accuses_wrong_step) if side == 0 else 1.0 - float(accuses_wrong_step))
+    share_of_first = sum(wins_of_first) / len(wins_of_first)
+    return share_of_first, 1.0 - share_of_first
 
 
-def speech_pay(won: float, words: int, limit: int, over: float) -> float:
+def speech_pay(share_won: float, words: int, limit: int, over: float) -> float:
     """The reward of a speech that wins this share, with its number of words. ``limit`` 0: no limit."""
     if not limit:
-        return won
+        return share_won
     share_over = max(0, words - limit) / limit
-    return won - over * min(1.0, share_over)
+    return share_won - over * min(1.0, share_over)
 
 
-def reward_speech(turn: Turn, won: float, limit: int, over: float, unread: float) -> None:
+def reward_speech(turn: Turn, share_won: float, limit: int, over: float, unread: float) -> None:
     """The signal ``paid`` of a speech."""
     if turn.parsed.ok:
-        turn.reward(PAID, speech_pay(won, turn.parsed.words, limit, over))
+        turn.reward(PAID, speech_pay(share_won, turn.parsed.words, limit, over))
     else:
         turn.reward(PAID, unread)
 
@@ -137,7 +137,7 @@ async def argue(
     listener = 1 - speaker
     drawn_turn = rng.randrange(turns)
     side_solutions = [right, wrong] if right_is_first else [wrong, right]
-    game = DebateGame(task=task, roles=roles, mine=side_solutions, limit=words)
+    game = DebateGame(task=task, roles=roles, solutions=side_solutions, limit=words)
     speaking_sides = [speaker] if consultancy else [0, 1]
 
     # The prefix: all turns before the drawn one are said once.
@@ -164,7 +164,7 @@ async def argue(
     for _ in range(drawn_turn + 1, turns):
         lines = await game.play_turn(lines, speaking_sides)
 
-    # What the first side wins with each speech, over its continuations.
+    # The share that the first side wins with each speech, over its continuations.
     line_shares = await game.judge_lines(lines, jury)
     first_side_shares = []
     for start in range(0, len(lines), n_leaves):
@@ -172,9 +172,9 @@ async def argue(
         first_side_shares.append(sum(leaf_shares) / n_leaves)
 
     for speech, first_share in zip(speeches, first_side_shares, strict=True):
-        won = first_share if speaker == 0 else 1.0 - first_share
-        speech.reward(WON, won)
-        reward_speech(speech, won, words, over, unread)
+        share_won = first_share if speaker == 0 else 1.0 - first_share
+        speech.reward(WON, share_won)
+        reward_speech(speech, share_won, words, over, unread)
         speech.add_metadata(JUDGED_RIGHT, first_share if right_is_first else 1.0 - first_share)
     if reply is not None:
         mean_share = sum(first_side_shares) / len(first_side_shares)
@@ -205,21 +205,21 @@ class DebateGame:
 
     task: Task
     roles: Roles
-    mine: Sequence[Turn]  # [2] solutions
+    solutions: Sequence[Turn]  # [2] one for each side
     limit: int  # words of a speech, 0 for no limit
 
     def ask_side(self, line: Line, side: int, n: int) -> Coroutine[Any, Any, list[Turn]]:
         """``n`` speeches of a side, after the turns of ``line``."""
-        other = 1 - side
-        accused = self.mine[other]
-        earlier = [f"Mine {_accused_step(pair[side])} Other {_accused_step(pair[other])}" for pair in line]
+        opponent = 1 - side
+        accused_solution = self.solutions[opponent]
+        earlier = [f"Mine {_accused_step(pair[side])} Other {_accused_step(pair[opponent])}" for pair in line]
         debater: RoleHandle = getattr(self.roles, SIDES[side])
         return debater.many(
             n,
             problem=self.task.prompt,
-            mine=self.mine[side].tagged_text,
-            other=accused.tagged_text,
-            count=len(accused.parsed.steps),
+            mine=self.solutions[side].tagged_text,
+            other=accused_solution.tagged_text,
+            count=len(accused_solution.parsed.steps),
             said=" ".join(earlier) or "nothing",
             words=word_limit_text(self.limit),
         )
@@ -245,8 +245,8 @@ class DebateGame:
     def record_side(self, speeches: Sequence[Turn], side: int) -> None:
         """Record what speeches of a side say, and whether it is true."""
         for turn in speeches:
-            turn.add_metadata(RIGHT_SIDE, CORRECT.require(self.mine[side]))
-            record_speech(turn, STEP_OK.require(self.mine[1 - side]))
+            turn.add_metadata(RIGHT_SIDE, CORRECT.require(self.solutions[side]))
+            record_speech(turn, STEP_OK.require(self.solutions[1 - side]))
 
     async def judge_lines(self, lines: Sequence[Line], jury: int) -> list[float]:
         """The share of the verdicts that the first side wins, for each line."""
@@ -258,7 +258,7 @@ class DebateGame:
                 shares.append(first_share)
             return shares
 
-        first_is_right = CORRECT.require(self.mine[0])
+        first_is_right = CORRECT.require(self.solutions[0])
         for verdicts in await gather([self.ask_jury(line, jury) for line in lines]):
             votes_for_first = sum(_first_side_vote(turn, first_is_right) for turn in verdicts)
             shares.append(votes_for_first / jury)
@@ -267,12 +267,12 @@ class DebateGame:
     def ask_jury(self, line: Line, votes: int) -> Coroutine[Any, Any, list[Turn]]:
         """``votes`` of a model that reads both solutions, and the last speech for each."""
         texts = []
-        for solution, speech in zip(self.mine, line[-1], strict=True):
+        for solution, speech in zip(self.solutions, line[-1], strict=True):
             texts.append(solution.tagged_text + accusation_text(speech, "The other is wrong"))
-        first, second = texts
+        text_a, text_b = texts
         judge: RoleHandle = self.roles.judge
-        fields = fields_to_show(judge.fields, self.roles.nonce(self.mine[0]), first=first, second=second)
-        return judge.many(votes, parent=self.mine[0], problem=self.task.prompt, **fields)
+        fields = fields_to_show(judge.fields, self.roles.nonce(self.solutions[0]), first=text_a, second=text_b)
+        return judge.many(votes, parent=self.solutions[0], problem=self.task.prompt, **fields)
 
 
 def record_speech(turn: Turn, steps: Sequence[bool] | None) -> None:

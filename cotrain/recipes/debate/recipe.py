@@ -48,7 +48,7 @@ from cotrain.recipes.debate.debates import HIT, JUDGED_RIGHT, PAID, SIDES, argue
 from cotrain.recipes.debate.prompts import ACCUSE, ACCUSE_FULL, ACCUSE_ON, ACCUSE_ON_FULL
 from cotrain.rollout import common_roles, verifier_roles
 
-# Of a speech: the default limit of words, and the most tokens where there is no limit. Models with terse prompts were
+# The default limit of words of a speech, and the most tokens where there is no limit. Models with terse prompts were
 # taught to name a step and no more.
 TERSE_WORDS = 4
 FULL_WORDS = 100

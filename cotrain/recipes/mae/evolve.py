@@ -238,11 +238,11 @@ async def _play_proposer(
 
 async def _play_solver(task: Task, scorer: TextScorer, pool: TaskPool, samples: int) -> None:
     """Answers to a question of the pool, rewarded by their scores and their format."""
-    drawn: PoolProblem | None = pool.draw_problem(rng_of("from the pool", task.id, len(pool.items)))
-    if drawn is None:
+    pool_item: PoolProblem | None = pool.draw_problem(rng_of("from the pool", task.id, len(pool.items)))
+    if pool_item is None:
         return
-    question = drawn.problem
-    known_problem = scorer.reader.recall(question, drawn.answer, task)
+    question = pool_item.problem
+    known_problem = scorer.reader.recall(question, pool_item.answer, task)
     answers = await answer_proposal(scorer.roles.solver, samples, question, known_problem, scorer.roles, group=None)
     scores = await _score_answers(scorer, answers, question)
     for answer, score in zip(answers, scores, strict=True):

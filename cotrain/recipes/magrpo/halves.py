@@ -21,27 +21,29 @@ from cotrain.core.types import Grade, StepVerdicts, Task
 from cotrain.data.word_problems.oracle import parse_integer
 from cotrain.formats.answers import final_answer
 
-SPLITS = {"train": range(0, 80), "validation": range(80, 90), "test": range(90, 100)}  # of 100 buckets
+SPLITS = {"train": range(0, 80), "validation": range(80, 90), "test": range(90, 100)}  # buckets of 100
 ATTEMPTS = 5000
 FEW = 1000  # combinations, below which nothing can be held out: all splits have all of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HalvesGrader:
-    """Grades an answer, and knows who sees what."""
+    """Grades an answer, and holds the numbers that each agent sees."""
 
-    seen: tuple[tuple[int, ...], tuple[int, ...]]
+    numbers: tuple[tuple[int, ...], tuple[int, ...]]  # [2] one tuple for each agent
 
     @property
     def total(self) -> int:
-        return sum(map(sum, self.seen))
+        return sum(map(sum, self.numbers))
 
     def view(self, agent: int) -> str:
-        return ", ".join(map(str, self.seen[agent]))
+        return ", ".join(map(str, self.numbers[agent]))
 
     def grade(self, task: Task, text: str) -> Grade:
-        said = parse_integer((final_answer(text) or "").strip())
-        return Grade(value=False, reason="no answer") if said is None else Grade(value=said == self.total)
+        answer = parse_integer((final_answer(text) or "").strip())
+        if answer is None:
+            return Grade(value=False, reason="no answer")
+        return Grade(value=answer == self.total)
 
     def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
         return None
@@ -75,7 +77,7 @@ class Halves:
         for attempt in range(ATTEMPTS):
             rng = rng_of("halves", split, index, attempt)
             numbers = tuple(1 + int(rng.random() * self.largest) for _ in range(2 * self.count))
-            grader = HalvesGrader(seen=(numbers[: self.count], numbers[self.count :]))
+            grader = HalvesGrader(numbers=(numbers[: self.count], numbers[self.count :]))
             if self.largest ** (2 * self.count) < FEW or zlib.crc32(str(numbers).encode()) % 100 in SPLITS[split]:
                 break
         prompt = f"{grader.view(0)} | {grader.view(1)}"

@@ -108,20 +108,20 @@ class RewardedTeam:
     agents: int
     samples: int
 
-    def ask_agent(self, agent: int, said: Path, node: str | None) -> Coroutine[Any, Any, list[Turn]]:
+    def ask_agent(self, agent: int, history: Path, node: str | None) -> Coroutine[Any, Any, list[Turn]]:
         name = f"agent{agent + 1}"
         fields: dict[str, Any] = {"problem": self.task.prompt, "agent": agent + 1, "agents": self.agents}
         if node is None:
             role = getattr(self.roles, name)
             return role.many(self.samples, **fields)
 
-        nonce = self.roles.nonce(said[-1][0])
-        earlier = []
-        for n, turns in enumerate(said, 1):
+        nonce = self.roles.nonce(history[-1][0])
+        messages = []
+        for n, turns in enumerate(history, 1):
             for i, turn in enumerate(turns, 1):
-                earlier.append(wrap_text(spoken_text(turn), nonce, f"agent {i} turn {n}"))
+                messages.append(wrap_text(spoken_text(turn), nonce, f"agent {i} turn {n}"))
         role = getattr(self.roles, f"{name}_answer")
-        return role.many(self.samples, group=f"{node}/{name}", **fields, nonce=nonce, said="\n".join(earlier))
+        return role.many(self.samples, group=f"{node}/{name}", **fields, nonce=nonce, said="\n".join(messages))
 
     async def reward_actions(self, answers: list[list[Turn]], joint: JointActions, turn: int) -> list[float | None]:
         actions = []
@@ -145,11 +145,11 @@ class RewardedTeam:
         """Return the joint reward that the user's function gives; where that is no number, None, and the answers fail
         with the reason."""
         try:
-            returned = self.reward(self.task, [spoken_text(turn) for turn in action])
-            if inspect.isawaitable(returned):
-                returned = await returned
-            value = as_reward(returned)
-            is_number = hasattr(returned, "__float__")
+            result = self.reward(self.task, [spoken_text(turn) for turn in action])
+            if inspect.isawaitable(result):
+                result = await result
+            value = as_reward(result)
+            is_number = hasattr(result, "__float__")
             reason = "joint reward: out of range" if is_number else "joint reward: no number"
         except INTERRUPTS:
             raise

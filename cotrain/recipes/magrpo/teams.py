@@ -105,46 +105,46 @@ class HalvesTeam:
     roles: Roles
     samples: int
     sees: Sees
-    silent: bool  # nobody hears a message
-    prefix: str  # of the team's roles, see ``TEAMS``
+    silent: bool  # no message reaches the other agent
+    prefix: str  # prefix of the team's roles, see ``TEAMS``
 
     @property
     def halves_grader(self) -> HalvesGrader:
         return halves_grader_of(self.task)
 
     def visible_numbers(self, agent: int) -> str:
-        """What an agent sees, as its prompt has it."""
+        """The numbers that an agent sees, as a text for its prompt."""
         if self.sees == "half":
             return self.halves_grader.view(agent)
         return f"{self.halves_grader.view(0)}, {self.halves_grader.view(1)}"
 
-    def ask_agent(self, agent: int, said: Path, node: str | None) -> Coroutine[Any, Any, list[Turn]]:
+    def ask_agent(self, agent: int, history: Path, node: str | None) -> Coroutine[Any, Any, list[Turn]]:
         name = f"{self.prefix}{AGENTS[agent]}"
-        seen = self.visible_numbers(agent)
+        own_numbers = self.visible_numbers(agent)
         if node is None:
-            return getattr(self.roles, name).many(self.samples, seen=seen)
+            return getattr(self.roles, name).many(self.samples, seen=own_numbers)
 
-        [messages] = said  # one turn so far: a message of each agent
+        [messages] = history  # one turn so far: a message of each agent
         texts = [message.text.strip() or "nothing" for message in messages]
-        heard = "nothing" if self.silent else texts[1 - agent]
+        message_of_other = "nothing" if self.silent else texts[1 - agent]
         role = getattr(self.roles, f"{name}_answer")
         group = f"{node}/{AGENTS[agent]}"
-        return role.many(self.samples, group=group, seen=seen, said=texts[agent], heard=heard)
+        return role.many(self.samples, group=group, seen=own_numbers, said=texts[agent], heard=message_of_other)
 
     async def reward_actions(self, answers: list[list[Turn]], joint: JointActions, turn: int) -> list[float | None]:
         """0 for messages; for answers the share of the two that are right. An answer that could not be graded fails,
         and counts as wrong in its partner's reward."""
         if turn == 0:
-            for seen, messages in zip(self.halves_grader.seen, answers, strict=True):
+            for numbers, messages in zip(self.halves_grader.numbers, answers, strict=True):
                 for message in messages:
-                    message.add_metadata(TELLS, message.text.strip() == str(sum(seen)))
+                    message.add_metadata(TELLS, message.text.strip() == str(sum(numbers)))
             return [0.0] * len(joint)
 
         first_answers, second_answers = answers
         first_right = [await self._grade_turn(answer) for answer in first_answers]
         second_right = [await self._grade_turn(answer) for answer in second_answers]
-        for answer, first, second in zip(first_answers, first_right, second_right, strict=True):
-            answer.add_metadata(BOTH, first and second)
+        for answer, is_first_right, is_second_right in zip(first_answers, first_right, second_right, strict=True):
+            answer.add_metadata(BOTH, is_first_right and is_second_right)
         return [(first_right[i] + second_right[j]) / 2 for i, j in joint]
 
     async def _grade_turn(self, turn: Turn) -> bool:

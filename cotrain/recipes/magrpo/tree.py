@@ -35,9 +35,9 @@ Path = tuple[tuple[Turn, ...], ...]  # [turns so far][N] the joint actions that 
 class Team(Protocol):
     """The agents at one problem: what they are asked, and what they are rewarded for."""
 
-    def ask_agent(self, agent: int, said: Path, node: str | None) -> Coroutine[Any, Any, list[Turn]]:
-        """[K] answers of an agent at a node, after what was ``said``. ``node``: its name, for the group of the answers;
-        None at the first node."""
+    def ask_agent(self, agent: int, history: Path, node: str | None) -> Coroutine[Any, Any, list[Turn]]:
+        """[K] answers of an agent at a node, after the joint actions ``history``. ``node``: the name of the node, for
+        the group of the answers; None at the first node."""
         ...
 
     async def reward_actions(self, answers: list[list[Turn]], joint: JointActions, turn: int) -> list[float | None]:

@@ -167,7 +167,7 @@ def mars(
     bin_size: int = 120,  # characters that System 1 sees at a time
     noise: float = 1.0,  # irrelevant sentences for each fact
     plan: bool = True,  # System 2 says what to search for
-    system1: Literal["trained", "frozen", "none"] = "trained",  # who digests
+    system1: Literal["trained", "frozen", "none"] = "trained",  # who writes the digests
     balance: bool = True,  # draw System 1's samples down to one a trajectory
     sampling: Literal["random", "advantage"] = "random",  # choice of System 1's samples that are kept
     decoupled: bool = True,  # a loss for each system

@@ -53,7 +53,7 @@ from cotrain.rollout import common_roles
 def marti(
     run: RunConfig,
     *,
-    workflow: Workflow = "debate",  # who hears whom, see ``recipes/marti/workflows.py``
+    workflow: Workflow = "debate",  # who sees whose answers, see ``recipes/marti/workflows.py``
     agents: int | None = None,  # number of agents; by default 2, and 3 for a chain or a mixture
     rounds: int = 2,  # rounds of a debate or a vote
     shaping: Shaping = "margin",  # how the reward of later rounds is shaped

@@ -46,8 +46,8 @@ Workflow = Literal["debate", "chain", "mixture", "vote"]
 Shaping = Literal["local", "margin", "quality"]
 SHAPINGS: tuple[str, ...] = get_args(Shaping)
 DEFAULT_AGENTS = {"debate": 2, "chain": 3, "mixture": 3, "vote": 2}
-MAX_AGENTS = 8  # of a team
-MAX_SHOWN = 5  # answers of others in a prompt
+MAX_AGENTS = 8  # agents of a team, at most
+MAX_SHOWN = 5  # answers of others in a prompt, at most
 SHAPED = Signal("shaped", meaning="what a turn of a workflow earns")
 
 # The prompts that show others' answers: terse, for models that know it, and in words.
@@ -153,10 +153,10 @@ class WorkflowGame:
     async def debate(self) -> tuple[list[WorkflowTurn], list[Turn]]:
         agents = range(self.agents)
         records = await self._answer(agents, 0)
-        latest = turns_of(records)
+        latest = record_turns(records)
         for number in range(1, self.rounds):
             new_records = await self._answer(agents, number, shown=latest)
-            latest = turns_of(new_records)
+            latest = record_turns(new_records)
             records += new_records
         return records, latest
 
@@ -164,18 +164,18 @@ class WorkflowGame:
         records: list[WorkflowTurn] = []
         for number in range(self.rounds):
             records += await self._answer(range(self.agents), number)
-        return records, turns_of(records)
+        return records, record_turns(records)
 
     async def mixture(self) -> tuple[list[WorkflowTurn], list[Turn]]:
         aggregator = self.agents - 1
         answers = await self._answer(range(aggregator), 0)
-        final_answer = await self._answer([aggregator], 1, shown=turns_of(answers))
-        return [*answers, *final_answer], turns_of(final_answer)
+        final_answer = await self._answer([aggregator], 1, shown=record_turns(answers))
+        return [*answers, *final_answer], record_turns(final_answer)
 
     async def chain(self) -> tuple[list[WorkflowTurn], list[Turn]]:
         records = await self._answer([0], 0)
         if not records or not records[0].turn.parsed.ok:
-            return records, turns_of(records)
+            return records, record_turns(records)
         solution = records[0].turn
         reviewer = self.roles.agent1
         [verdict] = await review(self.task, self.roles, solution, role="agent1", group=reviewer.whole_group)
@@ -191,7 +191,7 @@ class WorkflowGame:
             review=verdict.text,
         )
         revisions = await self._grade([call], [2], 2)
-        return [*records, *revisions], turns_of(revisions)
+        return [*records, *revisions], record_turns(revisions)
 
     async def _answer(
         self, agents: Sequence[int], number: int, shown: Sequence[Turn] | None = None
@@ -220,7 +220,7 @@ class WorkflowGame:
         return records
 
 
-def turns_of(records: Sequence[WorkflowTurn]) -> list[Turn]:
+def record_turns(records: Sequence[WorkflowTurn]) -> list[Turn]:
     return [record.turn for record in records]
 
 

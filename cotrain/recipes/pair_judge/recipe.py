@@ -148,7 +148,7 @@ def pair_judge(
 
 
 def judge_algorithm(run: RunConfig, form: Form, learn: str) -> Algorithm:
-    """What the judge learns by: −log σ(s⁺ − s⁻) of a scalar judge, SFT of right judgements, or GRPO."""
+    """The algorithm of the judge: −log σ(s⁺ − s⁻) of a scalar judge, SFT of right judgements, or GRPO."""
     if form == "scalar":
         return Pairwise()
     if learn == "sft":

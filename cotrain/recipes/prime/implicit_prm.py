@@ -67,7 +67,7 @@ class ImplicitPrm:
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
         """Every graded answer, with its outcome as the target of each of its tokens."""
-        usable, dropped = usable_samples(batch.samples, (self.outcome,))
+        usable, drop_counts = usable_samples(batch.samples, (self.outcome,))
 
         samples = []
         for sample in usable:
@@ -76,7 +76,7 @@ class ImplicitPrm:
             samples.append(replace(sample, targets=targets))
 
         metrics = {"traces": float(len(samples))}
-        return Credit(samples=tuple(samples), metrics=metrics, dropped=dropped), state
+        return Credit(samples=tuple(samples), metrics=metrics, dropped=drop_counts), state
 
     def loss_of(
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, totals: BatchTotals
@@ -147,7 +147,7 @@ class Prime:
 
     def keep_samples(self, batch: Batch) -> tuple[list[Sample], dict[str, float], dict[str, int]]:
         """The samples that are learned from, metrics, and reason → how many others are left out for it."""
-        usable, dropped = usable_samples(batch.samples, (self.outcome,))
+        usable, drop_counts = usable_samples(batch.samples, (self.outcome,))
         groups: dict[str, list[Sample]] = {}
         for sample in usable:
             groups.setdefault(sample.group, []).append(sample)
@@ -161,13 +161,13 @@ class Prime:
                 n_kept_groups += 1
 
         if len(kept_samples) < len(usable):
-            dropped["accuracy filter"] = len(usable) - len(kept_samples)
+            drop_counts["accuracy filter"] = len(usable) - len(kept_samples)
         metrics = {
             "traces": float(len(usable)),
             "groups": float(len(groups)),
             "kept_groups": float(n_kept_groups),
         }
-        return kept_samples, metrics, dropped
+        return kept_samples, metrics, drop_counts
 
     def _share_right(self, group: Sequence[Sample]) -> float:
         """The mean outcome of a group's answers; the samples of a trajectory are one answer."""
@@ -175,9 +175,9 @@ class Prime:
         return sum(value_of(answer, self.outcome) for answer in answers) / len(answers)
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
-        samples, metrics, dropped = self.keep_samples(batch)
+        samples, metrics, drop_counts = self.keep_samples(batch)
         if not samples:
-            return Credit(samples=(), metrics=metrics, dropped=dropped), state
+            return Credit(samples=(), metrics=metrics, dropped=drop_counts), state
 
         process_rewards = self._process_rewards(samples)
         if self.process_weight:
@@ -192,10 +192,12 @@ class Prime:
         if self.estimator != "grpo":
             all_advantages = whiten(all_advantages)
         lengths = [len(sample.token_ids) for sample in samples]
-        credited = []
+        samples_with_advantages = []
         for sample, sample_advantages in zip(samples, all_advantages.split(lengths), strict=True):
-            credited.append(replace(sample, advantages=sample_advantages.to(torch.float32), old_values=None))
-        return Credit(samples=tuple(credited), metrics=metrics, dropped=dropped), state
+            samples_with_advantages.append(
+                replace(sample, advantages=sample_advantages.to(torch.float32), old_values=None)
+            )
+        return Credit(samples=tuple(samples_with_advantages), metrics=metrics, dropped=drop_counts), state
 
     def _advantages_over_critic(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
         """float64 ``[T]`` for each sample: the rewards of both channels, minus what the critic predicted, by GAE."""
@@ -226,13 +228,13 @@ class Prime:
         outcomes = self._outcomes_of(answers)
         group_ids, _ = index_groups(answers)
         if self.estimator == "rloo":
-            compared = leave_one_out(outcomes, group_ids)
+            advantages = leave_one_out(outcomes, group_ids)
         elif self.estimator == "grpo":
-            compared = group_mean_std(outcomes, group_ids, std="sample")
+            advantages = group_mean_std(outcomes, group_ids, std="sample")
         else:
-            compared = outcomes
+            advantages = outcomes
         answer_of_sample, _ = trajectories_of(samples)  # [N] index: an answer of several turns has several samples
-        return compared[answer_of_sample]
+        return advantages[answer_of_sample]
 
     def _outcomes_of(self, samples: Sequence[Sample]) -> torch.Tensor:
         """float64 ``[N]``."""
@@ -272,8 +274,8 @@ class Prime:
         if self.estimator == "grpo":
             lengths = torch.tensor([len(r) for r in rewards])
             token_group_ids = group_ids.repeat_interleave(lengths)
-            compared = group_mean_std(torch.cat(list(rewards)), token_group_ids, std="sample")
-            return compared.split(lengths.tolist())
+            all_rewards = group_mean_std(torch.cat(list(rewards)), token_group_ids, std="sample")
+            return all_rewards.split(lengths.tolist())
 
         # rloo, as in the authors' code: with N answers in a group and m_j the mean token reward of answer j,
         #
@@ -314,8 +316,8 @@ class PrimeValues:
         return replace(self._regression.needs(), scoring_policies=self.paid_by.needs().scoring_policies)
 
     def credit(self, batch: Batch, state: State) -> tuple[Credit, State]:
-        samples, _, dropped = self.paid_by.keep_samples(batch)
-        return self._regression.regress(samples, self.paid_by.token_rewards(samples), dropped), state
+        samples, _, drop_counts = self.paid_by.keep_samples(batch)
+        return self._regression.regress(samples, self.paid_by.token_rewards(samples), drop_counts), state
 
     def loss_of(
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, totals: BatchTotals

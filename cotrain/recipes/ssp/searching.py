@@ -60,8 +60,8 @@ SEARCHED = Finding[str]("searched", str, "what was searched for")
 class SearchTrail:
     """One search of several queries: what it began with, and what was found on the way."""
 
-    begin: str  # what is shown before anything was found
-    found: list[str] = field(default_factory=list)  # passages
+    begin: str  # text that is shown before the first query
+    hits: list[str] = field(default_factory=list)  # passages that the queries found, in that order
     queries: list[str] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)  # the turns that wrote the queries
     log: list[str] = field(default_factory=list)  # each query with what it found; only for a search of the user's
@@ -69,15 +69,15 @@ class SearchTrail:
 
     @property
     def shown_text(self) -> str:
-        """What the next query is written from."""
+        """The text from which the next query is written."""
         if self.log:
             return "\n".join([self.begin, *self.log])
-        return " ".join([self.begin, *self.found])
+        return " ".join([self.begin, *self.hits])
 
     def problem(self, question: str) -> str:
-        """What a solver is asked: what was found, and then the question."""
+        """The prompt of a solver: the passages that were found, and then the question."""
         if self.log:
-            return "\n".join([*dict.fromkeys(self.found), "", question]).strip()
+            return "\n".join([*dict.fromkeys(self.hits), "", question]).strip()
         return " ".join([self.passages, question]).strip()
 
     @property
@@ -87,20 +87,20 @@ class SearchTrail:
     @property
     def in_order(self) -> list[str]:
         """The sentences that were found, each after those that it depends on, as far as these were found."""
-        unplaced = list(dict.fromkeys(reversed(self.found)))
-        placed: list[str] = []
+        sentences_left = list(dict.fromkeys(reversed(self.hits)))
+        ordered_sentences: list[str] = []
         known_nouns: set[str] = set()
 
         def is_ready(sentence: str) -> bool:
             """Whether every noun that the sentence depends on is known."""
             return all(rests_on(fact) <= known_nouns for fact in facts_in(sentence))
 
-        while unplaced:
-            sentence = next(filter(is_ready, unplaced), unplaced[0])
-            unplaced.remove(sentence)
-            placed.append(sentence)
+        while sentences_left:
+            sentence = next(filter(is_ready, sentences_left), sentences_left[0])
+            sentences_left.remove(sentence)
+            ordered_sentences.append(sentence)
             known_nouns |= {fact.target for fact in facts_in(sentence)}
-        return placed
+        return ordered_sentences
 
 
 def rests_on(fact: Fact) -> set[str]:
@@ -110,10 +110,10 @@ def rests_on(fact: Fact) -> set[str]:
 
 def mix_noise(trail: SearchTrail, noise: Sequence[str], rng: Random) -> list[str]:
     """Return the passages that a reader sees: those of a trail in order, with the noise at random places among them."""
-    mixed = trail.in_order
+    passages = trail.in_order
     for sentence in noise:
-        mixed.insert(rng.randint(0, len(mixed)), sentence)
-    return mixed
+        passages.insert(rng.randint(0, len(passages)), sentence)
+    return passages
 
 
 def library_of(text: str) -> dict[str, str]:
@@ -141,22 +141,22 @@ class OwnLibrary:
             passages = await ask_search(self.search, query)
         except AskFailed as error:
             trail.turns[-1].add_finding(FAILURE, str(error))
-        trail.found += passages
-        shown = passages or ["Nothing was found."]
-        trail.log.append("\n".join([f"Search: {query}", *shown]))
+        trail.hits += passages
+        passages_to_show = passages or ["Nothing was found."]
+        trail.log.append("\n".join([f"Search: {query}", *passages_to_show]))
 
-    async def draw_noise(self, task: Task, count: int, rng: Random, found: Sequence[str]) -> list[str]:
-        """At most ``count`` passages that the questions of other training tasks find: of each the first that is not in
-        ``found``. Raises AskFailed."""
+    async def draw_noise(self, task: Task, count: int, rng: Random, known_passages: Sequence[str]) -> list[str]:
+        """At most ``count`` passages that the questions of other training tasks find: for each question the first
+        passage that is not in ``known_passages``. Raises AskFailed."""
         source = self.reader.source
         size = source.size("train") or ENDLESS
         indices = rng.sample(range(size), min(count + 1, size))  # one more, in case the task itself is drawn
-        drawn = [source.get("train", index) for index in indices]
-        others = [other for other in drawn if other.id != task.id][:count]
-        results = await gather([ask_search(self.search, other.prompt) for other in others])
+        drawn_tasks = [source.get("train", index) for index in indices]
+        other_tasks = [other_task for other_task in drawn_tasks if other_task.id != task.id][:count]
+        results = await gather([ask_search(self.search, other_task.prompt) for other_task in other_tasks])
         noise = []
         for passages in results:
-            new_passages = [passage for passage in passages if passage not in found]
+            new_passages = [passage for passage in passages if passage not in known_passages]
             noise += new_passages[:1]
         return noise
 
@@ -189,7 +189,7 @@ async def search_along(
             passage = sentence_by_noun.get(query)
             if passage is None:
                 [passage] = distractor_sentences(text, 1, rng_of("elsewhere", text, query))
-            trail.found.append(passage)
+            trail.hits.append(passage)
 
 
 def _add_query(trail: SearchTrail, turn: Turn) -> None:
@@ -233,7 +233,7 @@ def problem_of(task: Task) -> Problem:
 
 
 def seeker_start(task: Task) -> str:
-    """What the seeker is shown first."""
+    """The text that the seeker sees before its first query."""
     noun, answer, _ = question_aim(task)
     return f"Answer: {answer}. About: {noun}."
 
@@ -253,7 +253,7 @@ def broken_rule(question: str, answer: str, trail: SearchTrail) -> str | None:
     size."""
     if not question.endswith("?") or question.count("?") != 1:
         return "no question"
-    if not trail.found:
+    if not trail.hits:
         return "nothing found"
     if len(trail.queries) < 2:
         return "one search"
@@ -298,7 +298,7 @@ async def search_and_play(
     proposal = await roles.proposer(hint=trail.shown_text, problem="")
     question = text_of(proposal)
     proposer_turns = [*trail.turns, proposal]
-    problem = None  # what the program reads in the question; it is never asked where the library is the user's
+    problem = None  # the problem that the program reads in the question; not for a library of the user's
     if own is None:
         problem = truth_of(task.prompt, question)
         proposal.add_metadata(VALID, problem is not None and str(problem.answer) == answer)
@@ -366,7 +366,7 @@ async def _is_verified(
         passages = mix_noise(trail, noise_sentences, rng)
         problem = " ".join([*passages, question])
     else:
-        passages = [*dict.fromkeys(trail.found)]
+        passages = [*dict.fromkeys(trail.hits)]
         passages += await own.draw_noise(task, noise, rng, passages)
         rng.shuffle(passages)
         problem = "\n".join([*passages, question])

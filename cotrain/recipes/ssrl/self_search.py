@@ -95,7 +95,7 @@ async def play_answer(
     chat = role.begin(problem=task.prompt)
 
     async def look_up(query: str) -> str:
-        """What the real engine finds."""
+        """The result of the real search engine."""
         if search is None:
             return world_grader_of(task).look_up(query)
         try:

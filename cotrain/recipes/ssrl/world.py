@@ -28,7 +28,7 @@ from cotrain.data.word_problems.wording import NOUNS, PLAIN, fact_sentence
 
 SPLITS = ("train", "validation", "test")
 MAX_ANSWER = 99
-UNKNOWN = "Nothing is known."  # what a search finds that is for none of the world's nouns
+UNKNOWN = "Nothing is known."  # result of a search for none of the world's nouns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,14 +109,14 @@ class World:
         rng = rng_of("world", self.seed, split, index, attempt)
         known_nouns = [fact.target for fact in self.facts]
         target = rng.choice([noun for noun in NOUNS if noun not in known_nouns])
-        left, other = rng.sample(known_nouns, 2)
+        noun_1, noun_2 = rng.sample(known_nouns, 2)
         kind = rng.choice(("plus", "minus", "sum", "difference"))
-        right: str | int = other  # the second noun
+        right: str | int = noun_2
         if kind in ("plus", "minus"):
             right = _draw_number(rng, CONSTANT_MAX)
-        question_fact = Fact(target=target, kind=kind, left=left, right=right)
+        question_fact = Fact(target=target, kind=kind, left=noun_1, right=right)
 
-        needed_nouns = {left, right}
+        needed_nouns = {noun_1, right}
         for fact in reversed(self.facts):  # a fact stands after those that it depends on
             if fact.target in needed_nouns:
                 needed_nouns.add(fact.left)
@@ -132,16 +132,16 @@ def _draw_facts(nouns: int, derived: int, seed: int) -> tuple[Fact, ...]:
     drawn_nouns = rng.sample(NOUNS, nouns)
     n_given = nouns - derived
 
-    given: list[Fact] = []
+    given_facts: list[Fact] = []
     for noun in drawn_nouns[:n_given]:
-        given.append(Fact(target=noun, kind="given", right=_draw_number(rng, GIVEN_MAX)))
+        given_facts.append(Fact(target=noun, kind="given", right=_draw_number(rng, GIVEN_MAX)))
 
-    stated: list[Fact] = []
+    stated_facts: list[Fact] = []
     for noun in drawn_nouns[n_given:]:
         difference = _draw_number(rng, CONSTANT_MAX)
-        base = rng.choice(given)
-        stated.append(Fact(target=noun, kind="plus", left=base.target, right=difference))
-    return (*given, *stated)
+        base = rng.choice(given_facts)
+        stated_facts.append(Fact(target=noun, kind="plus", left=base.target, right=difference))
+    return (*given_facts, *stated_facts)
 
 
 def _draw_number(rng: Random, largest: int) -> int:

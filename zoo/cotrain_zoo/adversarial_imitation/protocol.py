@@ -83,24 +83,24 @@ async def imitate(
             await examine(task, roles, reply)
     replies = [reply for reply in replies if not reply.failed]
     if form == "scalar":
-        earned = await score_replies(task, roles, expert, replies)
+        likenesses = await score_replies(task, roles, expert, replies)
     elif form == "pair":
-        asked = [compare_replies(task, roles, expert, r, critiques, orders, tie) for r in replies]
-        earned = await gather(asked)
+        calls = [compare_replies(task, roles, expert, reply, critiques, orders, tie) for reply in replies]
+        likenesses = await gather(calls)
     else:
-        earned = await review_replies(task, roles, expert, replies, critiques)
-    for reply, value in zip(replies, earned, strict=True):
+        likenesses = await review_replies(task, roles, expert, replies, critiques)
+    for reply, value in zip(replies, likenesses, strict=True):
         if reply.address.role == "solver" and value is not None:
             reply.reward(LIKENESS, value)
 
 
 async def score_replies(task: Task, roles: Roles, expert: Turn, replies: Sequence[Turn]) -> list[float | None]:
-    """D of each reply; None of one that is too long for it."""
+    """The discriminator's score D of each reply; None for a reply that is too long for it."""
     group = roles.discriminator.whole_group
     rate = partial(roles.discriminator, problem=task.prompt, reference="", group=group)
-    rated = (expert, *replies)
-    turns = await gather([rate(parent=reply, solution=reply.tagged_text) for reply in rated])
-    for reply, turn in zip(rated, turns, strict=True):
+    all_replies = (expert, *replies)
+    turns = await gather([rate(parent=reply, solution=reply.tagged_text) for reply in all_replies])
+    for reply, turn in zip(all_replies, turns, strict=True):
         if turn.failed:  # the reply is too long for it
             continue
         turn.add_metadata(CORRECT, reply is expert)
@@ -112,46 +112,49 @@ async def score_replies(task: Task, roles: Roles, expert: Turn, replies: Sequenc
 async def compare_replies(
     task: Task, roles: Roles, expert: Turn, reply: Turn, critiques: int, orders: int, tie: float
 ) -> float | None:
-    """The mean of what critiques of the reply beside the expert's give it, in one drawn order or in both; None where
-    none can be read."""
+    """The share of critiques that take the reply for the expert's, with ``tie`` for an undecided one; None where no
+    critique can be read. The discriminator sees both, in one drawn order or in both orders."""
     values = []
     expert_leads = rng_of("order", task.id, reply.id).random() < 0.5
-    for leads in (expert_leads, not expert_leads)[:orders]:  # is the expert's the first?
-        first, second = (expert, reply) if leads else (reply, expert)
+    for expert_is_first in (expert_leads, not expert_leads)[:orders]:
+        reply_a, reply_b = reply, expert
+        if expert_is_first:
+            reply_a, reply_b = expert, reply
         fields = comparison_fields(
-            roles.discriminator.fields, roles.nonce(reply), first.tagged_text, second.tagged_text
+            roles.discriminator.fields, roles.nonce(reply), reply_a.tagged_text, reply_b.tagged_text
         )
-        group = f"{reply.id} {'second' if leads else 'first'}"
-        asked = roles.discriminator.many(critiques, group=group, parent=reply, problem=task.prompt, **fields)
-        for turn in await asked:
-            turn.add_metadata(CORRECT, leads)
+        group = f"{reply.id} {'second' if expert_is_first else 'first'}"
+        turns = await roles.discriminator.many(critiques, group=group, parent=reply, problem=task.prompt, **fields)
+        for turn in turns:
+            turn.add_metadata(CORRECT, expert_is_first)
             show_verdict(turn)
-            said = turn.parsed.final if turn.parsed.ok else not leads
-            turn.reward(TOLD, tie if said is None else float(said == leads))
+            verdict = turn.parsed.final if turn.parsed.ok else not expert_is_first  # unreadable: wrong; None: a tie
+            turn.reward(TOLD, tie if verdict is None else float(verdict == expert_is_first))
             if turn.parsed.ok:
-                values.append(tie if said is None else float(said != leads))
+                values.append(tie if verdict is None else float(verdict != expert_is_first))
     return sum(values) / len(values) if values else None
 
 
 async def review_replies(
     task: Task, roles: Roles, expert: Turn, replies: Sequence[Turn], critiques: int
 ) -> list[float | None]:
-    """Of each reply the share of its readable reviews that take it for the expert's: 0 for one without steps, None
+    """For each reply the share of its readable reviews that take it for the expert's: 0 for a reply without steps, None
     where no review can be read."""
-    shown = [turn for turn in (expert, *replies) if turn.parsed.ok]
-    asked = [
-        roles.discriminator.many(
-            critiques, group=one.id, parent=one, **fields_for(task, roles, roles.discriminator, one, one.tagged_text)
-        )
-        for one in shown
-    ]
+    discriminator = roles.discriminator
+    readable = [turn for turn in (expert, *replies) if turn.parsed.ok]
+    calls = []
+    for reply in readable:
+        fields = fields_for(task, roles, discriminator, reply, reply.tagged_text)
+        calls.append(discriminator.many(critiques, group=reply.id, parent=reply, **fields))
+
     shares: dict[str, float | None] = {}
-    for one, turns in zip(shown, await gather(asked), strict=True):
+    for reply, turns in zip(readable, await gather(calls), strict=True):
+        is_expert = reply is expert
         for turn in turns:
-            turn.add_metadata(CORRECT, one is expert)
+            turn.add_metadata(CORRECT, is_expert)
             show_verdict(turn)
-            turn.reward(TOLD, float(turn.parsed.ok and turn.parsed.final == (one is expert)))
-            turn.reward(CLASS_LABEL, float(one is expert))
+            turn.reward(TOLD, float(turn.parsed.ok and turn.parsed.final == is_expert))
+            turn.reward(CLASS_LABEL, float(is_expert))
         verdicts = [turn.parsed.final for turn in turns if turn.parsed.ok]
-        shares[one.id] = sum(verdicts) / len(verdicts) if verdicts else None
+        shares[reply.id] = sum(verdicts) / len(verdicts) if verdicts else None
     return [shares.get(reply.id, 0.0) for reply in replies]

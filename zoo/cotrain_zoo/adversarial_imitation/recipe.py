@@ -87,7 +87,7 @@ def adversarial_imitation(
         shape = "steps"
     else:
         shape = "pair"
-    check_choices(variant, shape, chats, learns, warmup, weights, given=form)
+    check_choices(variant, shape, chats, learns, warmup, weights, typed_form=form)
     at_least(2, "adversarial_imitation", group_size=run.group_size, critiques=2 if is_scalar else critiques)
 
     policies = {
@@ -165,11 +165,11 @@ def discriminator_role(policy: str, model: str, form: Form) -> Role:
 
 
 def check_choices(
-    variant: str, form: Form, chats: bool, learns: bool, warmup: int, weights: str, given: Form | None
+    variant: str, form: Form, chats: bool, learns: bool, warmup: int, weights: str, typed_form: Form | None
 ) -> None:
     """Raise ConfigError for what does not go together."""
     where = "adversarial_imitation"
-    if variant == "gad" and (given or weights == "shared"):
+    if variant == "gad" and (typed_form or weights == "shared"):
         raise ConfigError(
             f"{where}: form and weights are of variant='raro'; a scalar discriminator reads one reply",
             code="E_FORM_OF_RARO",

@@ -1,4 +1,4 @@
-"""What coder and tester do with one problem: programs, tests, every program with every test, and what each is paid."""
+"""Coder and tester at one problem: programs, tests, every program with every test, and the rewards of both."""
 
 from __future__ import annotations
 
@@ -130,21 +130,21 @@ async def write_and_test(
 
 
 def program_payments(
-    pay: Pay, is_right: bool, passed: Collection[str], graded: Collection[str], valid: Collection[str]
+    pay: Pay, is_right: bool, passed_tests: Collection[str], graded_tests: Collection[str], valid_tests: Collection[str]
 ) -> list[float]:
-    """What a program earns, to be averaged; [] where it is paid for tests and there are none."""
+    """The parts of a program's reward, which is their mean; [] where it is paid for tests and there are none."""
     payments = []
     if pay in ("truth", "both"):
         payments.append(float(is_right))
-    if pay == "tests" and graded:
-        payments.append(sum(test in passed for test in graded) / len(graded))
-    if pay in ("valid", "both") and valid:
-        payments.append(sum(test in passed for test in valid) / len(valid))
+    if pay == "tests" and graded_tests:
+        payments.append(sum(test in passed_tests for test in graded_tests) / len(graded_tests))
+    if pay in ("valid", "both") and valid_tests:
+        payments.append(sum(test in passed_tests for test in valid_tests) / len(valid_tests))
     return payments
 
 
 def grader_and_problem(task: Task) -> tuple[ProgramGrader, ProgramProblem]:
-    """What runs the programs of a task, and its problem."""
+    """The grader that runs the programs of a task, and its problem."""
     if not isinstance(task.grader, ProgramGrader):
         raise ConfigError(f"coder_tester: task {task.id} asks for no program; {EXPECTED}", code="E_TASKS_NOT_PROGRAMS")
     problem = task.grader.problem_of(task)
@@ -157,7 +157,7 @@ def grader_and_problem(task: Task) -> tuple[ProgramGrader, ProgramProblem]:
 
 
 def shown_problem(problem: ProgramProblem) -> str:
-    """What the tester sees of a problem: not its tests, and not how a program is to be written."""
+    """The problem as the tester sees it: without its tests, and without how a program is to be written."""
     return problem.question.partition(SHOWN)[0].removesuffix(ASK).strip()
 
 
@@ -172,28 +172,32 @@ def tests_in(turn: Turn) -> tuple[str, ...]:
 
 
 def note_program(
-    solution: Turn, right: bool, passed: Collection[str], kept: Collection[str], valid: Collection[str]
+    solution: Turn,
+    right: bool,
+    passed_tests: Collection[str],
+    graded_tests: Collection[str],
+    valid_tests: Collection[str],
 ) -> None:
-    """What the tests said of a program."""
+    """Record on a solution whether the tests blame its program."""
     if right:
-        solution.add_metadata(BLAMED, len(passed) < len(kept))
+        solution.add_metadata(BLAMED, len(passed_tests) < len(graded_tests))
     else:
-        solution.add_metadata(CAUGHT, len(passed) < len(kept))
-        solution.add_metadata(CAUGHT_RIGHTLY, any(test not in passed for test in valid))
+        solution.add_metadata(CAUGHT, len(passed_tests) < len(graded_tests))
+        solution.add_metadata(CAUGHT_RIGHTLY, any(test not in passed_tests for test in valid_tests))
 
 
-def note_tests(turn: Turn, reasons: Mapping[str, str | None], valid: Collection[str], most: int) -> None:
-    """What the reference program said of a turn's tests. ``reasons``: of each test why it failed there."""
+def note_tests(turn: Turn, reasons: Mapping[str, str | None], valid_tests: Collection[str], max_tests: int) -> None:
+    """Record how a turn's tests fare with the reference program. ``reasons``: test → why it failed there."""
     if turn.parsed.ok:
         turn.add_finding(ANSWER, "\n".join(turn.parsed.tests))
     else:
         turn.add_finding(FAILURE, turn.parsed.reason)
-    right = [test in valid for test in reasons]
-    other = [reasons[test] == "test failed" for test in reasons if test not in valid]
-    turn.add_metadata(CORRECT, all(right) and turn.parsed.ok and not turn.parsed.refused)
-    turn.add_metadata(VALID, sum(right) / most)
-    turn.add_metadata(WRONG_OUTPUT, sum(other) / most)
-    turn.add_metadata(BAD_INPUT, (len(other) - sum(other)) / most)
+    are_valid = [test in valid_tests for test in reasons]
+    has_wrong_output = [reasons[test] == "test failed" for test in reasons if test not in valid_tests]
+    turn.add_metadata(CORRECT, all(are_valid) and turn.parsed.ok and not turn.parsed.refused)
+    turn.add_metadata(VALID, sum(are_valid) / max_tests)
+    turn.add_metadata(WRONG_OUTPUT, sum(has_wrong_output) / max_tests)
+    turn.add_metadata(BAD_INPUT, (len(has_wrong_output) - sum(has_wrong_output)) / max_tests)
 
 
 # -- programs in the tester's place
@@ -201,18 +205,18 @@ def note_tests(turn: Turn, reasons: Mapping[str, str | None], valid: Collection[
 
 def recite_tests(fields: Mapping[str, Any], rng: random.Random) -> str:
     """Tests of the reference, drawn."""
-    known = known_tests(fields)
-    return "\n".join(rng.sample(known, min(int(fields["most"]), len(known))))
+    tests = known_tests(fields)
+    return "\n".join(rng.sample(tests, min(int(fields["most"]), len(tests))))
 
 
 def shuffle_outputs(fields: Mapping[str, Any], rng: random.Random) -> str:
     """Inputs of reference tests with outputs of others, drawn."""
-    known = known_tests(fields)
-    parts = [test.rsplit(" == ", 1) for test in known]
+    tests = known_tests(fields)
+    parts = [test.rsplit(" == ", 1) for test in tests]
     return "\n".join(f"{rng.choice(parts)[0]} == {rng.choice(parts)[-1]}" for _ in range(int(fields["most"])) if parts)
 
 
 def known_tests(fields: Mapping[str, Any]) -> list[str]:
     """The reference tests that are a call and a literal."""
-    read = read_tests(str(fields["known"]), str(fields["entry"]))
-    return list(read.tests) if isinstance(read, UnitTests) else []
+    reading = read_tests(str(fields["known"]), str(fields["entry"]))
+    return list(reading.tests) if isinstance(reading, UnitTests) else []

@@ -61,7 +61,7 @@ from cotrain_zoo.coder_tester.protocol import (
 from cotrain_zoo.coder_tester.short_programs import ShortPrograms
 from cotrain_zoo.coder_tester.unit_tests import parse_tests
 
-TEST, TEST_PROGRAM = "{problem}\nTest:", "{problem}\n{solution}\nTest:"  # of models that were taught so
+TEST, TEST_PROGRAM = "{problem}\nTest:", "{problem}\n{solution}\nTest:"  # prompts of models that know them
 LINES = """Write {most} on lines of their own, each as "assert {entry}(INPUT) == OUTPUT". INPUT and OUTPUT are Python \
 literals, without names, operators or other calls. OUTPUT is what a right program returns. Write nothing else."""
 TEST_FULL = f"""Write unit tests for a program that solves the problem below. A good test is passed by every right \
@@ -125,8 +125,8 @@ def coder_tester(
     policies = {"coder": frozen(run.model)}
     if coder == "trained":
         policies = {"coder": run.learner(), **run.reference_policies()}
-        by = GRPO(reward_weights={PAID: 1.0}, kl=run.kl_penalty())
-        objectives["coder"] = Objective(policy="coder", role="solver", algorithm=by)
+        algorithm = GRPO(reward_weights={PAID: 1.0}, kl=run.kl_penalty())
+        objectives["coder"] = Objective(policy="coder", role="solver", algorithm=algorithm)
     if tester == "trained":
         policies["tester"] = run.learner(initial_tester, lr=tester_lr)
         objectives["tester"] = Objective(policy="tester", role="tester", algorithm=GRPO(reward_weights={WORTH: 1.0}))

@@ -22,9 +22,9 @@ from cotrain.data.programs import DEADLINE_S, ProgramGrader, ProgramProblem, tas
 from cotrain.grading.pool import WORKERS
 
 FACTORS, NUMBERS = range(2, 10), range(2, 21)  # a and b of a problem
-INPUTS = range(0, 26)  # what a function is called with
-SPLITS = {"train": range(0, 320), "validation": range(320, 384), "test": range(384, 497)}  # of all problems
-TESTS = 6  # of a problem
+INPUTS = range(0, 26)  # arguments with which a function is called
+SPLITS = {"train": range(0, 320), "validation": range(320, 384), "test": range(384, 497)}  # ranges of all problems
+TESTS = 6  # tests of a problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Kind:
     text: str
     line: str
     slips: tuple[str, ...]  # lines that are easily taken for it
-    compute: Callable[[int, int, int], int]  # of x, a and b
+    compute: Callable[[int, int, int], int]  # a function of x, a and b
 
 
 KINDS = (
@@ -95,8 +95,8 @@ class ShortProgram:
 
 def all_programs() -> list[ShortProgram]:
     """Each problem once, in an order of its own."""
-    made = [ShortProgram(kind, a, b) for kind in KINDS for a in FACTORS for b in NUMBERS if a != b]
-    unique = list({program.question: program for program in made}.values())
+    programs = [ShortProgram(kind, a, b) for kind in KINDS for a in FACTORS for b in NUMBERS if a != b]
+    unique = list({program.question: program for program in programs}.values())
     rng_of("short programs").shuffle(unique)
     return unique
 
@@ -107,10 +107,10 @@ class ShortPrograms:
     name = "short_programs"
 
     def __init__(self, problems: int | str = SPLITS["train"].stop) -> None:
-        most = SPLITS["train"].stop
-        if not (str(problems).isdecimal() and 1 <= int(problems) <= most):
+        max_problems = SPLITS["train"].stop
+        if not (str(problems).isdecimal() and 1 <= int(problems) <= max_problems):
             raise ConfigError(
-                f"{self.name}: {problems} problems to train on, expected a number from 1 to {most}",
+                f"{self.name}: {problems} problems to train on, expected a number from 1 to {max_problems}",
                 code="E_SETTING_RANGE",
             )
         self.splits = SPLITS | {"train": range(int(problems))}
@@ -123,7 +123,7 @@ class ShortPrograms:
                 entry="f",
                 tests="\n".join(program.tests()),
                 solution=program.program(),
-                asked=program.question,
+                bare_question=program.question,
             )
             for split, part in self.splits.items()
             for i, program in enumerate(self.programs[part.start : part.stop])

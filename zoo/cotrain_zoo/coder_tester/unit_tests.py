@@ -28,7 +28,7 @@ LONGEST = 400  # characters of a test
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitTests:
-    """What a turn of the tester holds."""
+    """The tests in a turn of the tester."""
 
     tests: tuple[str, ...]  # each one line of code, in one notation
     refused: tuple[str, ...] = ()  # why the other lines are no tests
@@ -44,16 +44,16 @@ def read_tests(text: str, entry: str, most: int | None = None) -> UnitTests | Pa
     """The first ``most`` lines of a text that begin with ``assert``, as tests of ``entry``."""
     lines = [line for line in map(str.strip, text.split("\n")) if line.startswith("assert")][:most]
     tests = list[str]()
-    refused = list[str]()
+    reasons = list[str]()
     for line in lines:
-        read = _read_test(line, entry)
-        if isinstance(read, ParseFailure) or read in tests:
-            refused.append(read.reason if isinstance(read, ParseFailure) else "repeated")
+        test = _read_test(line, entry)
+        if isinstance(test, ParseFailure) or test in tests:
+            reasons.append(test.reason if isinstance(test, ParseFailure) else "repeated")
         else:
-            tests.append(read)
+            tests.append(test)
     if not tests:
-        return ParseFailure(reason=refused[0] if refused else "no test")
-    return UnitTests(tests=tuple(tests), refused=tuple(refused))
+        return ParseFailure(reason=reasons[0] if reasons else "no test")
+    return UnitTests(tests=tuple(tests), refused=tuple(reasons))
 
 
 def _read_test(line: str, entry: str) -> str | ParseFailure:
@@ -72,8 +72,8 @@ def _write_test(statement: ast.stmt, entry: str) -> str | ParseFailure:
         case ast.Assert(
             test=ast.Compare(left=ast.Call(func=ast.Name(id=name)) as call, ops=[ast.Eq()], comparators=[expected])
         ) if name == entry and all(keyword.arg for keyword in call.keywords):
-            given = [*call.args, *(keyword.value for keyword in call.keywords), expected]
-            if all(map(_is_literal, given)):
+            literals = [*call.args, *(keyword.value for keyword in call.keywords), expected]
+            if all(map(_is_literal, literals)):
                 return f"assert {ast.unparse(call)} == {ast.unparse(expected)}"
             return ParseFailure(reason="no literal")
     return ParseFailure(reason="no call")
@@ -114,8 +114,8 @@ def telling_reward(passes: Sequence[bool], right: Sequence[bool], valid: bool) -
 
     ``passes`` and ``right``: of each program, whether it passes the test and whether it is right. [K]
     """
-    of_wrong = [passed for passed, is_right in zip(passes, right, strict=True) if not is_right]
-    passing = sum(of_wrong) / len(of_wrong) if of_wrong else None
+    passes_of_wrong = [passes_test for passes_test, is_right in zip(passes, right, strict=True) if not is_right]
+    passing = sum(passes_of_wrong) / len(passes_of_wrong) if passes_of_wrong else None
     if valid:
         return 1.0 if passing is None else 1.0 - passing
     return -1.0 if passing is None else -passing

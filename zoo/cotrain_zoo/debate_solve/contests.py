@@ -50,7 +50,7 @@ from cotrain.rollout.role import Turn
 from cotrain.rollout.runner import Roles
 
 Critic = Literal["opponent", "consultant", "none"]
-ASKED = {False: "Wrong step", True: "Right step"}  # what a critic is to name; True: it speaks for the solution
+ASKED = {False: "Wrong step", True: "Right step"}  # the step that a critic is to name; True: it speaks for the solution
 
 
 def parse_review_as_accusation(text: str, fields: Mapping[str, Any]) -> Accusation | ParseFailure:
@@ -58,8 +58,8 @@ def parse_review_as_accusation(text: str, fields: Mapping[str, Any]) -> Accusati
     review = step_verdicts(text, int(fields["count"]))
     if isinstance(review, ParseFailure):
         return review
-    first = next((i for i, right in enumerate(review.steps) if not right), None)
-    return Accusation(step=first, argument=text.strip(), words=len(text.split()))
+    first_wrong_step = next((i for i, right in enumerate(review.steps) if not right), None)
+    return Accusation(step=first_wrong_step, argument=text.strip(), words=len(text.split()))
 
 
 def check_step(fields: Mapping[str, Any], rng: Random) -> str:
@@ -86,9 +86,9 @@ async def contest(
     limit of a speech, 0 for none.
     """
     # The drawn ply is bob's or the solver's.
-    first = await roles.solver(problem=task.prompt)
-    pays_bob = critic != "none" and rng_of("ply", task.id, first.id).random() < 0.5
-    solutions = [first]
+    first_solution = await roles.solver(problem=task.prompt)
+    pays_bob = critic != "none" and rng_of("ply", task.id, first_solution.id).random() < 0.5
+    solutions = [first_solution]
     if not pays_bob and samples > 1:
         solutions += await roles.solver.many(samples - 1, problem=task.prompt)
 
@@ -131,14 +131,14 @@ async def contest(
         for turn, outcome in zip(turns, outcomes, strict=True):
             if turn is None:
                 continue
-            won = outcome if speaks_for[solution.id] else 1.0 - outcome
-            turn.reward(WON, won)
+            share_won = outcome if speaks_for[solution.id] else 1.0 - outcome
+            turn.reward(WON, share_won)
             if pays_bob:
-                reward_speech(turn, won, words, over, unread)
+                reward_speech(turn, share_won, words, over, unread)
 
 
 def critic_fields(task: Task, solution: Turn, side: bool, words: int) -> dict[str, Any]:
-    """What a critic is asked."""
+    """The fields of a critic's prompt."""
     return {
         "problem": task.prompt,
         "solution": solution.tagged_text,
@@ -151,10 +151,10 @@ def critic_fields(task: Task, solution: Turn, side: bool, words: int) -> dict[st
 
 
 def record_speeches(
-    solutions: Sequence[Turn], spoken: Sequence[Sequence[Turn | None]], sides: Mapping[str, bool]
+    solutions: Sequence[Turn], speeches: Sequence[Sequence[Turn | None]], sides: Mapping[str, bool]
 ) -> None:
-    """What critics say, and the truth of it."""
-    for solution, turns in zip(solutions, spoken, strict=True):
+    """Record what critics say, and whether it is true."""
+    for solution, turns in zip(solutions, speeches, strict=True):
         for turn in turns:
             if turn is not None:
                 turn.add_metadata(RIGHT_SIDE, sides[solution.id] == CORRECT.require(solution))
@@ -198,12 +198,12 @@ def _names_step(turn: Turn | None) -> bool:
     return turn is not None and turn.parsed.ok and turn.parsed.step is not None
 
 
-def _read_verdict(solution: Turn, vote: Turn, named: int | None) -> float:
+def _read_verdict(solution: Turn, vote: Turn, named_step: int | None) -> float:
     """One verdict, shown with its truth. Where the judge speaks of each step and one was named, its verdict on that."""
     vote.add_metadata(CORRECT, CORRECT.require(solution))
     show_verdict(vote)
     if not vote.parsed.ok or vote.parsed.final is None:
         return 0.5
-    final = bool(vote.parsed.steps[named] if vote.parsed.steps and named is not None else vote.parsed.final)
+    final = bool(vote.parsed.steps[named_step] if vote.parsed.steps and named_step is not None else vote.parsed.final)
     vote.add_finding(FINAL, final)
     return float(final)

@@ -50,12 +50,12 @@ class State(Protocol):
 
     @property
     def payoff(self) -> float:
-        """What player 0 wins, when the game is over."""
+        """The payoff of player 0, when the game is over."""
         ...
 
     @property
     def view(self) -> str:
-        """What the mover knows, in words."""
+        """The information that the mover has, in words."""
         ...
 
     def after_move(self, move: str) -> State: ...
@@ -191,15 +191,15 @@ def _count_positions(starts: Sequence[State], *, distinct: bool) -> int:
 
     ``distinct``: a position that is reached in several ways counts once, else each time.
     """
-    seen = set()
+    known_states = set()
     todo = list(starts)
     count = 0
     while todo and count <= MOST_POSITIONS:
         state = todo.pop()
         if distinct:
-            if state in seen:
+            if state in known_states:
                 continue
-            seen.add(state)
+            known_states.add(state)
         count += 1
         if state.mover is not None:
             todo += [state.after_move(move) for move in state.moves]
@@ -220,37 +220,37 @@ def best_response(game: Game, behaviour: Behaviour, seat: int) -> float:
     return _best_from(game, behaviour, seat, [(state, 1.0 / len(starts)) for state in starts])
 
 
-def _best_from(game: Game, behaviour: Behaviour, seat: int, reached: Sequence[tuple[State, float]]) -> float:
+def _best_from(game: Game, behaviour: Behaviour, seat: int, states: Sequence[tuple[State, float]]) -> float:
     """The most that a seat can win from here on, in expectation.
 
-    ``reached``: states that the player of this seat knows to be among, with the probability that chance and the
+    ``states``: those that the player of this seat knows to be among, with the probability that chance and the
     opponent lead to each. The player tells them apart by their views alone.
     """
-    expected = 0.0
-    states_by_view: dict[str, list[tuple[State, float]]] = {}  # where the player moves next
-    todo = list(reached)
+    expectation = 0.0
+    states_by_view: dict[str, list[tuple[State, float]]] = {}  # states in which the player moves next
+    todo = list(states)
     while todo:
         state, weight = todo.pop()
         if state.mover is None:
-            expected += weight * (state.payoff if seat == 0 else -state.payoff)
+            expectation += weight * (state.payoff if seat == 0 else -state.payoff)
         elif state.mover == seat:
             states_by_view.setdefault(state.view, []).append((state, weight))
         else:
             probabilities = _move_probabilities(behaviour, state)
             todo += [(state.after_move(move), weight * p) for move, p in probabilities.items() if p > 0.0]
-            forfeited = 1.0 - sum(probabilities.values())
-            if forfeited > ROUNDING:
-                expected += weight * game.stake * forfeited
+            forfeit_probability = 1.0 - sum(probabilities.values())
+            if forfeit_probability > ROUNDING:
+                expectation += weight * game.stake * forfeit_probability
 
     # At each information set the player chooses one move for all of its states.
-    for states in states_by_view.values():
-        first_state, _ = states[0]
+    for states_of_view in states_by_view.values():
+        first_state, _ = states_of_view[0]
         values = []
         for move in first_state.moves:
-            after_move = [(state.after_move(move), weight) for state, weight in states]
+            after_move = [(state.after_move(move), weight) for state, weight in states_of_view]
             values.append(_best_from(game, behaviour, seat, after_move))
-        expected += max(values)
-    return expected
+        expectation += max(values)
+    return expectation
 
 
 def _move_probabilities(behaviour: Behaviour, state: State) -> dict[str, float]:
@@ -266,7 +266,7 @@ def _move_probabilities(behaviour: Behaviour, state: State) -> dict[str, float]:
 
 @lru_cache(maxsize=100_000)
 def perfect_value(state: State) -> float:
-    """What player 0 wins when both play perfectly, in a game in which everybody sees everything."""
+    """The payoff of player 0 when both play perfectly, in a game in which everybody sees everything."""
     if state.mover is None:
         return state.payoff
     values = [perfect_value(state.after_move(move)) for move in state.moves]

@@ -22,32 +22,32 @@ class Kuhn:
     """A deal and the moves so far."""
 
     cards: tuple[str, str]
-    said: tuple[str, ...] = ()
+    history: tuple[str, ...] = ()  # moves so far
 
     @property
     def mover(self) -> int | None:
-        return len(self.said) % 2 if self.moves else None
+        return len(self.history) % 2 if self.moves else None
 
     @property
     def moves(self) -> tuple[str, ...]:
-        if self.said in ((), ("check",)):
+        if self.history in ((), ("check",)):
             return WITHOUT_BET
-        return AFTER_BET if self.said[-1] == "bet" else ()
+        return AFTER_BET if self.history[-1] == "bet" else ()
 
     @property
     def payoff(self) -> float:
-        if self.said[-1] == "fold":
-            return 1.0 if len(self.said) == 2 else -1.0  # who folds has put in the ante alone
-        chips = 2.0 if self.said[-1] == "call" else 1.0
+        if self.history[-1] == "fold":
+            return 1.0 if len(self.history) == 2 else -1.0  # a player who folds has put in the ante alone
+        chips = 2.0 if self.history[-1] == "call" else 1.0
         return chips if CARDS.index(self.cards[0]) > CARDS.index(self.cards[1]) else -chips
 
     @property
     def view(self) -> str:
-        mover = len(self.said) % 2
-        return f"Card {self.cards[mover]}. {', '.join(self.said) or 'nothing'} so far. {' or '.join(self.moves)}?"
+        mover = len(self.history) % 2
+        return f"Card {self.cards[mover]}. {', '.join(self.history) or 'nothing'} so far. {' or '.join(self.moves)}?"
 
     def after_move(self, move: str) -> Kuhn:
-        return Kuhn(self.cards, (*self.said, move))
+        return Kuhn(self.cards, (*self.history, move))
 
 
 def start_states() -> tuple[State, ...]:
@@ -56,13 +56,13 @@ def start_states() -> tuple[State, ...]:
 
 def decision_states(start: State) -> tuple[State, ...]:
     """All four states of a deal in which a player decides."""
-    undecided: list[State] = [start]
-    for state in undecided:  # grows as it is walked through
+    decisions: list[State] = [start]
+    for state in decisions:  # grows as it is walked through
         for move in state.moves:
             later = state.after_move(move)
             if later.moves:
-                undecided.append(later)
-    return tuple(undecided)
+                decisions.append(later)
+    return tuple(decisions)
 
 
 KUHN = Game(

@@ -40,8 +40,8 @@ class Nim:
 
     def after_move(self, move: str) -> Nim:
         place = PILES.index(move[0])
-        taken = int(move[1:])
-        piles = tuple(pile - taken if i == place else pile for i, pile in enumerate(self.piles))
+        n_stones = int(move[1:])
+        piles = tuple(pile - n_stones if i == place else pile for i, pile in enumerate(self.piles))
         return Nim(piles, 1 - self.turn)
 
 

@@ -125,19 +125,19 @@ async def play_game(task: Task, roles: Roles, first: str, second: str) -> list[t
     results: list[tuple[str, Turn, float]] = []
     first_moves: dict[int, Turn] = {}
     for mover, turn in moves_made:
-        won = payoff if mover == 0 else -payoff
-        turn.add_metadata(WON, won)
+        payoff_of_mover = payoff if mover == 0 else -payoff
+        turn.add_metadata(WON, payoff_of_mover)
         first_move = first_moves.setdefault(mover, turn)
         turn.chat.join(first_move.chat)  # all moves of one player are one trajectory
-        results.append((seats[mover], turn, won))
+        results.append((seats[mover], turn, payoff_of_mover))
     return results
 
 
 async def _play_to_end(
     grader: GameGrader, roles: Roles, seats: tuple[str, str], moves_made: list[tuple[int, Turn]]
 ) -> float:
-    """What player 0 wins, by the end or by a forfeit. Moves are added to ``moves_made``. Raises GameFault, also where a
-    player could not be asked."""
+    """The payoff of player 0, by the end or by a forfeit. Moves are added to ``moves_made``. Raises GameFault, also
+    where a player could not be asked."""
     game = grader.game
     state = grader.start
     while True:
@@ -159,9 +159,9 @@ async def _play_to_end(
 @gives(PAYOFF.to("first"), PAYOFF.to("second"))
 async def duel(task: Task, roles: Roles, *, first: str = "first", second: str = "second") -> None:
     """A game to be learned from. Roles of other names than ``SEATS`` are opponents without a reward."""
-    for seat, turn, won in await play_game(task, roles, first, second):
+    for seat, turn, seat_payoff in await play_game(task, roles, first, second):
         if seat in SEATS:
-            turn.chat.reward(PAYOFF, won)
+            turn.chat.reward(PAYOFF, seat_payoff)
 
 
 async def probe(task: Task, roles: Roles) -> None:
@@ -211,7 +211,7 @@ def measure_exploitability(game: Game) -> Callable[[Sequence[Episode]], dict[str
         for view, state in states.items():
             probabilities = {}
             for move in state.moves:
-                chances = [chance for said, chance in moves_by_view[view] if said == move]
+                chances = [chance for seen_move, chance in moves_by_view[view] if seen_move == move]
                 probabilities[move] = _move_probability(chances, times_asked[view])
             total = sum(probabilities.values())
             # Exact probabilities and frequencies together may add up to more than 1.
@@ -225,12 +225,12 @@ def measure_exploitability(game: Game) -> Callable[[Sequence[Episode]], dict[str
 
         value = exploitability(game, with_unseen_moves)
         other_end = exploitability(game, with_forfeits)
-        seen = math.fsum(seen_shares) / len(seen_shares)
+        mean_seen = math.fsum(seen_shares) / len(seen_shares)
         return {
             "player/exploitability": Estimate(
                 value=value, low=min(value, other_end), high=max(value, other_end), n=len(traces)
             ),
-            "player/seen": Estimate(value=seen, low=seen, high=seen, n=len(seen_shares)),
+            "player/seen": Estimate(value=mean_seen, low=mean_seen, high=mean_seen, n=len(seen_shares)),
         }
 
     return measure
@@ -239,7 +239,7 @@ def measure_exploitability(game: Game) -> Callable[[Sequence[Episode]], dict[str
 def _move_probability(chances: Sequence[float | None], times_asked: int) -> float:
     """The probability of a move that was seen with these chances: the exact one if each time the move was all of the
     answer, else its frequency."""
-    known = [chance for chance in chances if chance is not None]
-    if known and len(known) == len(chances):
-        return max(known)
+    known_chances = [chance for chance in chances if chance is not None]
+    if known_chances and len(known_chances) == len(chances):
+        return max(known_chances)
     return len(chances) / times_asked

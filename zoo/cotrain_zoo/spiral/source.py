@@ -81,7 +81,7 @@ class OwnGame(Games):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is not measured, for whoever begins a run."""
+        """Notes, shown as a run begins, on what is not measured."""
         missing = []
         if not self.game.covered:
             missing.append("exploitability (probed, covered)")
@@ -89,8 +89,8 @@ class OwnGame(Games):
             missing.append("perfect moves (perfect)")
         if not missing:
             return ()
-        what = " or ".join(missing)
-        return (f"note: {self.game.name} is measured by games against a random player, and not by {what}",)
+        missing_text = " or ".join(missing)
+        return (f"note: {self.game.name} is measured by games against a random player, and not by {missing_text}",)
 
     def describe(self) -> dict[str, Any]:
         """Tells one game from another. A recipe makes the source again from the file that holds the game, not from

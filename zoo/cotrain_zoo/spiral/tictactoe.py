@@ -43,7 +43,7 @@ class TicTacToe:
     def moves(self) -> tuple[str, ...]:
         if self.winner:
             return ()
-        return tuple(cell for cell, held in zip(CELLS, self.board, strict=True) if held == ".")
+        return tuple(cell for cell, mark in zip(CELLS, self.board, strict=True) if mark == ".")
 
     @property
     def payoff(self) -> float:
