@@ -1,4 +1,4 @@
-"""The server behind ``cotrain view``: it answers GET on this machine alone, to who knows its address.
+"""The server behind ``cotrain view``: it answers GET requests of this machine, from whoever knows its address.
 
 ::
 
@@ -11,10 +11,12 @@
     GET /TOKEN/api/N/rows?from=K              rows of rollouts from the K-th on
     GET /TOKEN/api/N/rollout?at=S:T:M         one rollout
 
-A random token stands in the address, so that another user of the machine, or a page that guesses the port, gets
-nothing. A Host header that is not this machine's name is refused (a page whose own name was made to point here), and so
-is a request that another page sends (Origin, Sec-Fetch-Site). No part of an address is ever opened as a file: runs are
-found when the server starts and go by number.
+What keeps others out:
+
+- The address has a random token, so that another user of the machine, or a page that guesses the port, gets nothing.
+- A Host header with another name than this machine's is refused: the name of a hostile page may point here.
+- A request that another page sends is refused (Origin, Sec-Fetch-Site).
+- No part of an address is opened as a file: runs are found when the server starts, and requests give their number.
 
 Python's own server is enough for one reader on one machine. It holds at most ``MOST_CONNECTIONS``: it may share the
 process of a run, whose files need descriptors too. Left out: listening anywhere else; forward the port by ssh.
@@ -46,8 +48,8 @@ from cotrain.reports.runs import RunView, open_run
 from cotrain.storage.ledger import ODD
 
 HOST = "127.0.0.1"
-NAMES = ("localhost", "127.0.0.1", "[::1]")
-ROWS = 20_000  # in one answer
+HOST_NAMES = ("localhost", "127.0.0.1", "[::1]")
+ROWS = 20_000  # most rows in one answer
 ANSWERS_SECONDS = 5.0  # seconds that reading in the background waits for answers, at most
 FIRST_ROWS_SECONDS = 0.4  # seconds that an answer with rollouts waits for the first ones
 REQUEST_SECONDS = 10.0  # seconds in which a whole request has to come
@@ -81,13 +83,13 @@ class Viewer:
         self.left_out = len(places) - len(self._places)
         self._root = root
         self._numbers = {place.path: number for number, place in enumerate(self._places) if place.kind == "run"}
-        self._open: dict[Path, RunView] = {}
-        self._together: dict[int, ComparedRuns] = {}
+        self._open: dict[Path, RunView] = {}  # the runs that were asked for
+        self._together: dict[int, ComparedRuns] = {}  # comparisons that were asked for, by number
         self._lock = threading.RLock()
         self._opening: dict[object, threading.Lock] = {}  # held while something is read for the first time
         self._stop = threading.Event()
-        self._asking = 0  # requests that are being answered
-        self._quiet = threading.Condition()
+        self._answering = 0  # requests that are being answered
+        self._quiet = threading.Condition()  # notified when ``_answering`` falls
         self._reader = threading.Thread(target=self._read_loop, daemon=True)
 
     def __enter__(self) -> Viewer:
@@ -99,20 +101,20 @@ class Viewer:
         self._reader.join(timeout=5)
 
     def find_place(self, number: str) -> ViewPlace:
-        """Raises Refused for a number that nothing has."""
+        """The place with this number. Raises RequestRefused for any other number."""
         if not (number.isascii() and number.isdigit() and len(number) < 6 and int(number) < len(self._places)):
             raise RequestRefused(HTTPStatus.NOT_FOUND)
         return self._places[int(number)]
 
     def find_run(self, number: str) -> RunView:
-        """Raises Refused for a number that no run has."""
+        """The run with this number. Raises RequestRefused for any other number."""
         place = self.find_place(number)
         if place.kind != "run":
             raise RequestRefused(HTTPStatus.NOT_FOUND)
         return self._open_run(place.path)
 
     def _open_run(self, path: Path) -> RunView:
-        """Reading is done under the lock of this run alone: one that is slow to read does not keep others."""
+        """The run in a directory. It is read under a lock of its own, so that a slow one does not delay others."""
         with self._lock_of(path):
             if path not in self._open:
                 run = open_run(path)
@@ -126,7 +128,7 @@ class Viewer:
             return self._opening.setdefault(what, threading.Lock())
 
     def find_compared_runs(self, number: str) -> ComparedRuns:
-        """A comparison, or seeds. Raises Refused for a number that no such has."""
+        """The runs of a comparison, or of the seeds of a recipe. Raises RequestRefused for any other number."""
         place = self.find_place(number)
         if place.kind not in ("comparison", "seeds"):
             raise RequestRefused(HTTPStatus.NOT_FOUND)
@@ -142,7 +144,7 @@ class Viewer:
         return ComparedRuns(place, arms, self._numbers)
 
     def answer(self, path: Sequence[str], query: dict[str, list[str]]) -> Any:
-        """Return the JSON value at an address below ``api/``. Raises Refused."""
+        """Return the JSON value at an address below ``api/``. Raises RequestRefused."""
         match list(path):
             case ["runs"]:
                 entries = [{"name": place.name, "kind": place.kind, "title": place.title} for place in self._places]
@@ -183,18 +185,18 @@ class Viewer:
     def pause_reading(self) -> Iterator[None]:
         """While a request is answered nothing is read in the background: both would share one core."""
         with self._quiet:
-            self._asking += 1
+            self._answering += 1
         try:
             yield
         finally:
             with self._quiet:
-                self._asking -= 1
+                self._answering -= 1
                 self._quiet.notify_all()
 
     def _let_read(self, run: RunView) -> None:
         """Let the background read for a moment: then the first list of a small run is whole."""
         with self._quiet:
-            self._asking -= 1
+            self._answering -= 1
             self._quiet.notify_all()
         try:
             end = time.monotonic() + FIRST_ROWS_SECONDS
@@ -202,18 +204,18 @@ class Viewer:
                 time.sleep(0.02)
         finally:
             with self._quiet:
-                self._asking += 1
+                self._answering += 1
 
     def _read_loop(self) -> None:
         while not self._stop.is_set():
             with self._quiet:
-                self._quiet.wait_for(lambda: not self._asking, timeout=ANSWERS_SECONDS)
+                self._quiet.wait_for(lambda: not self._answering, timeout=ANSWERS_SECONDS)
             with self._lock:
                 runs = list(self._open.values())
             progress = [self._read_some(run) for run in runs if not run.stopped]
             if not any(progress):
                 self._stop.wait(PAUSE)
-            time.sleep(0.001)  # who asks next comes first
+            time.sleep(0.001)  # lets the thread of a new request run first
 
     def _read_some(self, run: RunView) -> bool:
         """Read on in one run; False when there is nothing new. Data that cannot be read are reported on its page: other
@@ -226,7 +228,7 @@ class Viewer:
 
 
 def _parse_integers(query: dict[str, list[str]], name: str, count: int) -> list[int]:
-    """Whole numbers from ``name=1:2:3``. Raises Refused."""
+    """Whole numbers from ``name=1:2:3``. Raises RequestRefused."""
     parts = query.get(name, [""])[0].split(":")
     if len(parts) != count or not all(part.isascii() and part.isdigit() and len(part) < 12 for part in parts):
         raise RequestRefused(HTTPStatus.BAD_REQUEST)
@@ -234,8 +236,8 @@ def _parse_integers(query: dict[str, list[str]], name: str, count: int) -> list[
 
 
 class _Server(ThreadingHTTPServer):
-    """A thread for each connection, and at most ``MOST_CONNECTIONS`` of them. Where one more comes, the oldest that has
-    not shown the token yet is closed; where all have, the new one is."""
+    """A thread for each connection, at most ``MOST_CONNECTIONS``. If one more comes, the oldest of those that have not
+    sent the token yet is closed; if all have sent it, the new one is."""
 
     request_queue_size = 128
 
@@ -256,7 +258,7 @@ class _Server(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def welcome(self, connection: socket.socket) -> None:
-        """It has shown the token, and keeps its place until it is answered."""
+        """Called when a connection has sent the token: it then keeps its place until it is answered."""
         with self._lock:
             self._strangers.pop(connection, None)
 
@@ -348,7 +350,7 @@ class _Handler(BaseHTTPRequestHandler):
                     content = dump_json(self.viewer.answer(path[1:], parse_qs(url.query, max_num_fields=8)))
                 extra_headers = {
                     "Content-Security-Policy": "default-src 'none'",
-                    # how often a page may ask
+                    # from which the page decides how often to ask
                     "Server-Timing": f"cpu;dur={1000 * (time.thread_time() - cpu_start):.1f}",
                 }
                 self._send_answer(content, "application/json", extra_headers)
@@ -360,12 +362,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.BAD_REQUEST)
 
     def _check_origin(self) -> None:
-        """Raises Refused for a request that does not come from our own page, or from who typed the address."""
-        hosts = self.headers.get_all("Host", [])
+        """Raise RequestRefused for a request that comes neither from our own page nor from a typed address."""
+        host_headers = self.headers.get_all("Host", [])
         origin = self.headers.get("Origin")
-        name = hosts[0].strip().lower() if len(hosts) == 1 else ""
-        own = name.rpartition(":")[0] if name.rpartition(":")[2].isdigit() else name
-        if own not in NAMES:
+        name = host_headers[0].strip().lower() if len(host_headers) == 1 else ""
+        host, _, port = name.rpartition(":")
+        if not port.isdigit():  # the header has no port
+            host = name
+        if host not in HOST_NAMES:
             raise RequestRefused(HTTPStatus.FORBIDDEN)
         if origin is not None and origin.lower() != f"http://{name}":
             raise RequestRefused(HTTPStatus.FORBIDDEN)
