@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from cotrain.cli.common import (
     add_answer_flags,
@@ -97,7 +98,7 @@ NEED_SUITE = (  # arguments of ``cotrain eval`` that are for ``--suite`` alone
 TAKEN_BY_CORE = (  # arguments of ``cotrain eval`` that ``--suite core`` uses
     *("directory", "suite", "data", "problems", "shots", "device", "threads", "lenient", "out", "json", "log_level"),
 )
-NOT_GIVEN = (None, [], False)  # values of arguments that nobody typed
+NOT_GIVEN: tuple[Any, ...] = (None, [], False)  # values of arguments that nobody typed
 
 
 def evaluate(argv: Sequence[str]) -> int:

@@ -132,9 +132,10 @@ def proposer_solver(
     trains_proposer = proposer == "trained"
     if proposer == "uniform":
         proposer_policy = "author"
-        write = write_problem
         if isinstance(source, WordProblems) and uniform_operations is not None:
             write = of_length(source, uniform_operations)
+        else:
+            write = write_problem
         policies["author"] = program(write, tokens_of="generator")
     else:
         common_roles.check_taught("proposer_solver", run.model)  # refuses shipped models that write no problems

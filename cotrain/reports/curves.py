@@ -109,7 +109,7 @@ class Curves:
     """The metrics of a run, as far as they have been read."""
 
     def __init__(self, directory: Path, *, problems: int = ENOUGH_PROBLEMS) -> None:
-        """``problems``: number of problems in a step, from which some alarms follow."""
+        """``problems``: number of problems in a step; some alarms need ``ENOUGH_PROBLEMS``."""
         self._problems = problems
         self._metrics = JsonlReader(directory / "metrics.jsonl")
         self._timings = JsonlReader(directory / "timings.jsonl")

@@ -30,7 +30,7 @@ OTHER_RESULTS = ("attack", "xplay", "reviewed")  # NAME.json, written by other c
 
 
 def _tasks_per_step(recipe: Mapping[str, Any]) -> int:
-    """The number of problems in a step, from ``recipe.json``; so many that no alarm follows if it is unknown."""
+    """The number of problems in a step, from ``recipe.json``; if it is unknown, as many as alarms need."""
     settings = recipe.get("settings")
     tasks = settings.get("tasks_per_step") if isinstance(settings, Mapping) else None
     return tasks if isinstance(tasks, int) else ENOUGH_PROBLEMS
