@@ -361,7 +361,7 @@ class _SchedulerFactory:
                 policy, model, max_rows=max_rows, autocast=None, activate=activate, copies=self._int8[id(model)]
             )
         except ModelError as error:
-            raise ModelError(f"{error}; or leave out pack_weights=int8", code=error.code) from error
+            raise ModelError(f"{error}, or leave out pack_weights=int8", code=error.code) from error
 
 
 def _resolve_futures(finished: Sequence[FinishedRow]) -> None:
