@@ -10,7 +10,6 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from cotrain.cli.common import (
     add_answer_flags,
