@@ -66,7 +66,7 @@ def lead_keys(figures: Sequence[FigureRow]) -> list[str]:
         [figure for figure in measured if figure["name"] == VERDICT_METRIC and not figure["split"]],
         [figure for figure in measured if figure["name"] == GAP],
     )
-    first_of_each = [sentences[0] for sentences in candidates if sentences]
+    first_of_each = [matches[0] for matches in candidates if matches]
     headlines = [figure for figure in measured if figure["headline"]]
     keys = dict.fromkeys(str(figure["key"]) for figure in (*first_of_each, *headlines))
     return list(keys)[:LEADS]
