@@ -62,7 +62,7 @@ def test_what_never_ends_is_refused_by_every_reader(tmp_path, kind):
 
 @pytest.mark.parametrize("ending", ["jsonl", "json", "csv", "txt", "jsonl.gz"])
 def test_a_row_has_a_greatest_length(tmp_path, ending, monkeypatch):
-    for module in ("cotrain.core.input_files", "cotrain.data.columns", "cotrain.pretraining.corpora"):
+    for module in ("cotrain.core.input_files", "cotrain.data.row_files", "cotrain.pretraining.corpora"):
         monkeypatch.setattr(f"{module}.MOST_ROW", 1000)
     path, long = tmp_path / f"long.{ending}", "x" * 2000
     content = {
@@ -77,7 +77,7 @@ def test_a_row_has_a_greatest_length(tmp_path, ending, monkeypatch):
 
 def test_of_a_line_that_is_too_long_the_rest_is_passed_over(tmp_path, monkeypatch):
     monkeypatch.setattr(input_files, "MOST_ROW", 100)
-    monkeypatch.setattr("cotrain.data.columns.MOST_ROW", 100)
+    monkeypatch.setattr("cotrain.data.row_files.MOST_ROW", 100)
     (tmp_path / "a.jsonl").write_text(ROW + "x" * 1000 + "\n" + ROW)
     aside = Quarantine()
     assert len(read_rows(tmp_path / "a.jsonl", row_reader("question", "answer"), aside)) == 2
