@@ -84,7 +84,7 @@ def check_products(policy: str) -> None:
             raise ModelError(
                 f"policy {policy!r}: this processor's products of 8 bits are not exact, as their sums overflow 16 "
                 "bits; leave out pack_weights=int8",
-                code="E_INT8_PRODUCTS",
+                code="E_EIGHT_BIT_PRODUCTS",
             )
 
 
@@ -110,7 +110,7 @@ def check_layers(policy: str, model: nn.Module) -> None:
         raise ModelError(
             f"policy {policy!r}: {type(model).__name__} has no linear layer for int8 weights (numbers in matrices: "
             f"{reasons or 0}); expected layers at least {NARROWEST} wide; leave out pack_weights=int8",
-            code="E_INT8_NO_LAYER",
+            code="E_EIGHT_BIT_NO_LAYER",
         )
     if left_out:
         share = quantised / (quantised + left_out.total())

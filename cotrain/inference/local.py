@@ -313,7 +313,7 @@ class _SchedulerFactory:
                 raise ConfigError(
                     f"policy {policy!r}: int8 weights are for sampling in float32 on a CPU; leave out "
                     "pack_weights=int8 on another device and with autocast=true",
-                    code="E_INT8_PLACE",
+                    code="E_EIGHT_BIT_PLACE",
                 )
             return self._with_int8(policy, model, max_rows=max_rows, activate=activate)
         copies = None
