@@ -21,8 +21,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from math_verify import parse, verify
-
 from cotrain.data.columns import Row
 from cotrain.data.files import task_of
 from cotrain.formats.answers import free_solution
@@ -62,6 +60,8 @@ def harness() -> dict[str, Callable[[str, str], tuple[str | None, bool]]]:
 
 def graded(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of each row what every way reads and whether it calls it right."""
+    from math_verify import parse, verify  # here, as only this function needs it: it loads parsers of LaTeX
+
     verifier, ways, found = AnswerGrader(), harness(), []
     for row in ({**row, "gold": UNIT.sub("", row["gold"])} for row in rows):
         task = task_of(Row(question=row["problem"], answer=row["gold"], solution=None), "agreement/0", verifier)

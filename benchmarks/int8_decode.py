@@ -11,7 +11,8 @@ steps, by processor time, and the ratio that of a pair: its median, least and la
 counted. ``laid out`` is what happens at a publish: all copies made anew.
 
 ``--answers``: so many answers of at most ``ANSWER`` tokens to word problems, at temperature 1. The learner's
-log-probabilities are held against those with which they were sampled, as ``sampler_trainer_diff`` does.
+log-probabilities are held against those with which they were sampled, as ``sampler_trainer_diff`` and
+``sampler_trainer_kl`` do.
 """
 
 from __future__ import annotations
@@ -61,14 +62,16 @@ def log_ratios(engine: LocalEngine, model: nn.Module, name: str, answers: int) -
 
 
 def print_agreement(engines: dict[str, LocalEngine], model: nn.Module, name: str, answers: int) -> None:
-    print("\n| sampler | nats a token apart | ratios outside 0.8 to 1.2 | mean log ratio of an answer |")
-    print("|---|---|---|---|")
+    print("\n| sampler | nats a token apart | KL (k3) | ratios outside 0.8 to 1.2 | mean log ratio of an answer |")
+    print("|---|---|---|---|---|")
     for side, engine in engines.items():
         ratios = log_ratios(engine, model, name, answers)
         tokens = torch.cat(ratios)
         outside = ((tokens.exp() - 1).abs() > 0.2).float().mean()
+        kl = (tokens.exp() - 1 - tokens).mean()
         means = torch.stack([ratio.mean() for ratio in ratios])
-        print(f"| {side} | {tokens.abs().mean():.2g} | {outside:.1%} | {means.min():.3f} to {means.max():.3f} |")
+        apart = f"{tokens.abs().mean():.2g} | {kl:.2g}"
+        print(f"| {side} | {apart} | {outside:.1%} | {means.min():.3f} to {means.max():.3f} |", flush=True)
 
 
 def seconds_to_lay_out(model: nn.Module, lay_out: LayOut) -> float:

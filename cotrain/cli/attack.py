@@ -153,7 +153,9 @@ def _check_flags_of_matrix(parser: Parser, argv: Sequence[str], matrix: str) -> 
 def _parse_arguments(parser: Parser, argv: Sequence[str]) -> argparse.Namespace:
     """The arguments, with the flags that both commands have."""
     parser.add_argument("--role", default="verifier", metavar="NAME", help="role that judges (default: verifier)")
-    parser.add_argument("--split", default="test", help="test, validation, ood_length … (default: test)")
+    parser.add_argument(
+        "--split", default="test", help="split of the problems: test, validation, ood_length … (default: test)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_device_flag(parser)
     add_threads_flag(parser)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 COLUMNS = {  # flag → (key in ``AuditOptions.columns``, what the column holds)
     "--response-column": ("response", "what the policy wrote: a text, or messages"),
-    "--prompt-column": ("prompt", "what it was asked"),
+    "--prompt-column": ("prompt", "what the policy was asked"),
     "--gold-column": ("gold", "a reference answer, with which the package's grader compares"),
     "--truth-column": ("truth", "whether the answer is right: true or false, 1 or 0"),
     "--step-column": ("step", "the step of training"),

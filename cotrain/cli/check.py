@@ -26,7 +26,9 @@ def check(argv: Sequence[str]) -> int:
         raise ConfigError("cotrain check: say what to check, as in `cotrain check data FILE`", code="E_CHECK_WHAT")
     parser = Parser(prog="cotrain check data", description="Find what is wrong with a file of questions and answers.")
     parser.add_argument(
-        "file", metavar="FILE", help="JSON lines, one JSON array, CSV with a header, each .gz or plain, or parquet"
+        "file",
+        metavar="FILE",
+        help="the file: JSON lines, one JSON array, CSV with a header, each .gz or plain, or parquet",
     )
     parser.add_argument("--against", nargs="+", default=[], metavar="FILE", help="files that must not share questions")
     parser.add_argument("--schema", help="a benchmark, such as svamp, where the columns cannot be guessed")

@@ -67,7 +67,8 @@ def add_device_flag(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--device",
         default="auto",
-        help="auto (cuda where there is one, else cpu), cpu, cuda, cuda:1 … or mps, which is untried (default: auto)",
+        help="device: auto (cuda where there is one, else cpu), cpu, cuda, cuda:1 … or mps, which is untried "
+        "(default: auto)",
     )
 
 
@@ -89,7 +90,7 @@ def add_backend_flags(parser: argparse._ActionsContainer) -> None:
         "--backend",
         **one_of("backend", "local", "ray"),
         default="local",
-        help="this process, or others by Ray (default: local)",
+        help="where models run: in this process, or in others by Ray (default: local)",
     )
     parser.add_argument(
         "--cluster",

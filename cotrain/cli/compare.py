@@ -56,7 +56,7 @@ def compare(argv: Sequence[str]) -> int:
     add_count(parser, "--evaluate-every", "steps between points of the curves; 0: no curves", least=0, default=10)
     parser.add_argument("--tasks", metavar="SOURCE", help="problems of every arm, as `cotrain run` takes them")
     parser.add_argument(
-        "--data", metavar="FILE", help="JSON lines, a JSON array, CSV or parquet, or owner/name of the Hub"
+        "--data", metavar="FILE", help="problems: JSON lines, a JSON array, CSV or parquet, or owner/name of the Hub"
     )
     add_column_flags(parser)
     parser.add_argument(

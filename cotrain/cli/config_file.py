@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.cli.flags import Parser, SwitchOrText
-from cotrain.core.errors import ConfigError, DataError, nearest_name
+from cotrain.core.errors import ConfigError, DataError
+from cotrain.core.nearest_names import nearest_name
 
 RECIPE = "recipe"
 NOT_IN_FILE = ("help", "config", "dry_run", "memory", "json", "log_level", "smoke", "view")  # flags that change no run

@@ -14,7 +14,9 @@ def convert(words: Sequence[str]) -> int:
     """``cotrain convert``."""
     parser = Parser(prog="cotrain convert", description="A checkpoint of another project as a plain model directory.")
     parser.add_argument(
-        "format", **one_of("format", "nanochat") | {"metavar": "FORMAT"}, help="what wrote it: nanochat"
+        "format",
+        **one_of("format", "nanochat") | {"metavar": "FORMAT"},
+        help="program that wrote the checkpoint: nanochat",
     )
     parser.add_argument("directory", metavar="DIR", help="the folder with model_*.pt and meta_*.json")
     parser.add_argument("--out", required=True, metavar="MODEL", help="a new directory")

@@ -25,7 +25,8 @@ from typing import Any, NoReturn
 
 from cotrain.config.large_model_defaults import defaults_by_size
 from cotrain.core.arguments import Argument, strip_optional
-from cotrain.core.errors import ConfigError, DataError, nearest_name, unknown_message
+from cotrain.core.errors import ConfigError, DataError, unknown_message
+from cotrain.core.nearest_names import nearest_name
 from cotrain.core.verbosity import LEVELS, set_level
 
 

@@ -222,7 +222,9 @@ def _eval_parser() -> Parser:
         prog="cotrain eval", description="Measure a run's latest checkpoint, or a model, on held-out problems."
     )
     parser.add_argument("directory", metavar="DIR", help="a run, or with --suite a model: a directory or a Hub name")
-    parser.add_argument("--split", help="test, validation, ood_length, ood_template … (default: test)")
+    parser.add_argument(
+        "--split", help="split of the problems: test, validation, ood_length, ood_template … (default: test)"
+    )
     add_count(parser, "--problems", "number of held-out problems (default: as the recipe says, or all)")
     add_device_flag(parser)
     add_threads_flag(parser)
@@ -309,13 +311,13 @@ def export(argv: Sequence[str]) -> int:
     parser = Parser(prog="cotrain export", description="Write a policy of a run as a plain model directory.")
     parser.add_argument("directory", metavar="DIR", help="a run, or a model: a directory or a Hub name")
     parser.add_argument("--role", required=True, help="a role or a policy: solver, generator, policy/start …")
-    parser.add_argument("--out", required=True, metavar="MODEL", help="a new directory")
+    parser.add_argument("--out", required=True, metavar="MODEL", help="a new directory for the model")
     parser.add_argument("--merged", action="store_true", help="write an adapter within its base, as one plain model")
     parser.add_argument(
         "--to",
         **one_of("format", "transformers", "nanochat"),
         default="transformers",
-        help="nanochat: a nanochat model as its own code reads it, with NANOCHAT_BASE_DIR=MODEL",
+        help="format; nanochat: a nanochat model as its own code reads it, with NANOCHAT_BASE_DIR=MODEL",
     )
     parser.add_argument(
         "--model", metavar="NEW", help="where a model of the run was moved to; OLD=NEW if it has several"

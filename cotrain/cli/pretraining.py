@@ -33,7 +33,7 @@ from cotrain.storage.kept_work import claim_place
 if TYPE_CHECKING:
     from cotrain.pretraining.ranks import Ranks
 
-TEXT_HELP = ".txt, .jsonl, .json, .csv or .parquet (default: the procedural corpus)"
+TEXT_HELP = "texts: .txt, .jsonl, .json, .csv or .parquet (default: the procedural corpus)"
 NEW_MODEL_ARGUMENTS = ("tokenizer", "kind", "depth", "width", "vocab_size")  # not with --model, which has them already
 WeightedCorpora = list[tuple[Any, int]]  # (corpus, weight): rows are drawn from each in proportion to its weight
 

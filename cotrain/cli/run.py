@@ -90,9 +90,9 @@ def run(argv: Sequence[str]) -> int:
     elsewhere = _planned_elsewhere(parsed)
     backend = backend_of(parsed)
     if backend is None and not elsewhere:
-        from cotrain.runs.check_tools import check_tools
+        from cotrain.runs.run import check_tools_if_any
 
-        check_tools(recipe)
+        check_tools_if_any(recipe)
     device = "cuda" if elsewhere else device_of(parsed.device, here=parsed.backend == "local")
     command.fill_in(base_recipe)
     notes: list[str] = []

@@ -66,7 +66,7 @@ def _parse_sft(argv: Sequence[str], ranks: Ranks | None) -> Any:
     parser = Parser(prog="cotrain sft", description=inspect.getdoc(sft))
     conversations = parser.add_argument_group("what it learns")
     add_model_flag(conversations)
-    data_help = ".jsonl, .json, .csv or .parquet (default: procedural solutions and reviews)"
+    data_help = "conversations: .jsonl, .json, .csv or .parquet (default: procedural solutions and reviews)"
     conversations.add_argument("--data", metavar="FILE", help=data_help)
     add_lenient_flag(conversations)
     add_lora_flag(conversations)

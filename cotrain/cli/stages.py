@@ -49,7 +49,13 @@ def add_stage_flags(parser: Parser, *, tokens: int, lr: float | None, lr_default
     places.add_argument("--out", required=True, metavar="DIR", help="where the model goes")
     places.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --out")
     add_count(places, "--save-every", "steps between checkpoints", least=0, default=500)
-    places.add_argument("--tracker", action="append", default=[], metavar="NAME", help="tensorboard, wandb, trackio")
+    places.add_argument(
+        "--tracker",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="tracker that is sent the figures: tensorboard, wandb, trackio",
+    )
     add_json_flag(places)
 
     training = parser.add_argument_group("how it is trained")
@@ -64,7 +70,7 @@ def add_stage_flags(parser: Parser, *, tokens: int, lr: float | None, lr_default
     machine = parser.add_argument_group("where it is computed")
     add_device_flag(machine)
     add_threads_flag(machine)
-    backend_help = "this process, or more by Ray (default: local)"
+    backend_help = "where it runs: in this process, or in more by Ray (default: local)"
     machine.add_argument("--backend", **one_of("backend", "local", "ray"), default="local", help=backend_help)
     add_count(machine, "--world", "with --backend ray: ranks, each with the whole model and a share of each batch")
 

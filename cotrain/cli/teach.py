@@ -171,8 +171,10 @@ def _parse_verifier(argv: Sequence[str], ranks: Ranks | None) -> Any:
     review.add_argument(
         "--review-format", **one_of("format of a review", "steps", "genrm"), help="format of a review (default: steps)"
     )
-    review.add_argument("--verdict", metavar="FORM", help="tags, words, boxed, first-wrong (default: tags)")
-    prompt_help = "how it is asked: a text with the marks {problem} and {solution}"
+    review.add_argument(
+        "--verdict", metavar="FORM", help="form of a verdict: tags, words, boxed, first-wrong (default: tags)"
+    )
+    prompt_help = "how the verifier is asked: a text with the marks {problem} and {solution}"
     review.add_argument("--verifier-prompt", metavar="FILE", help=prompt_help)
 
     samples = parser.add_argument_group("reviews of its own solutions")
@@ -276,8 +278,10 @@ def _add_lesson_flags(parser: Parser, data_help: str) -> None:
 
 def _add_solver_flags(parser: Any, steps_default: str = "lines") -> None:
     """How a solver is asked and read."""
-    parser.add_argument("--answer-format", metavar="FORMAT", help="tags, boxed, hash, phrase … (default: tags)")
-    steps_help = f"tags, lines, numbered, sentences, paragraphs (default: {steps_default})"
+    parser.add_argument(
+        "--answer-format", metavar="FORMAT", help="format of answers: tags, boxed, hash, phrase … (default: tags)"
+    )
+    steps_help = f"what a step is: tags, lines, numbered, sentences, paragraphs (default: {steps_default})"
     parser.add_argument("--steps-as", metavar="WAY", help=steps_help)
     prompt_help = "how the solver is asked: a text with the mark {problem}"
     parser.add_argument("--prompt", metavar="FILE", help=prompt_help)

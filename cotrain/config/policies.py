@@ -110,7 +110,7 @@ class Weights(Policy):
             raise ConfigError(
                 f"{self.error_name}: {problem}; pack_weights=int8 is for sampling from float32 weights on a CPU; leave "
                 "it out",
-                code="E_INT8_ARITHMETIC",
+                code="E_EIGHT_BIT_ARITHMETIC",
             )
 
     @property

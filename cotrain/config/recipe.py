@@ -611,7 +611,7 @@ def _check_ratio(recipe: Recipe, name: str, objective: Objective) -> None:
         raise ConfigError(
             f"objective {name!r} has a loss without a ratio, which takes what int8 weights sampled for the present "
             f"policy's; give --set {cap_path(name, objective)}=2, or leave out pack_weights=int8",
-            code="E_INT8_WITHOUT_RATIO",
+            code="E_EIGHT_BIT_WITHOUT_RATIO",
         )
     n_updates = recipe.updates_per_batch(objective.policy)
     update_before = _learns_before(recipe, name)

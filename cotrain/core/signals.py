@@ -23,7 +23,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from cotrain.core.arguments import bound_function
-from cotrain.core.errors import ConfigError, nearest_name
+from cotrain.core.errors import ConfigError
+from cotrain.core.nearest_names import nearest_name
 
 RolloutFnT = TypeVar("RolloutFnT", bound=Callable[..., Any])
 

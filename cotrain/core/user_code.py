@@ -25,8 +25,9 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from cotrain.core.errors import SHOWN, ConfigError, CotrainError, error_text, nearest_name, unknown_message
+from cotrain.core.errors import SHOWN, ConfigError, CotrainError, error_text, unknown_message
 from cotrain.core.input_files import MOST_HANDWRITTEN, absolute_path, content_of_file
+from cotrain.core.nearest_names import nearest_name
 from cotrain.core.trust import admit_command, admit_file, admit_module
 
 INTERRUPTS = (KeyboardInterrupt, CancelledError, GeneratorExit)  # raised inside of a user's code, but not by its fault

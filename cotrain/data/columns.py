@@ -36,7 +36,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cotrain.core.errors import DataError, UnknownName, nearest_name
+from cotrain.core.errors import DataError, UnknownName
+from cotrain.core.nearest_names import nearest_name
 from cotrain.data.question_text import normal_question
 from cotrain.data.row_files import kind_of, text_of
 from cotrain.data.unread_columns import (

@@ -47,10 +47,7 @@ T = TypeVar("T")
 class JsonlTasks:
     """A task source over a file, a directory of files or a data set of the Hub, read and checked whole when built.
 
-    ``question``, ``answer``: columns, see ``columns.py``. ``left_out``: training rows dropped because they ask a
-    validation or test question. ``digest`` (from ``describe``) makes changed data an error. ``lenient`` sets malformed
-    rows aside, in ``quarantine``, where else the first one is an error. ``unanswered``: rows may lack an answer; these
-    are the split "unlabelled", and rows of all other splits have one. Raises DataError, see ``read_rows``.
+    ``left_out``: training rows that were dropped because they ask a validation or test question.
     """
 
     def __init__(
@@ -65,6 +62,17 @@ class JsonlTasks:
         lenient: bool = False,
         unanswered: bool = False,
     ) -> None:
+        """Args:
+            question, answer: columns, see ``columns.py``.
+            workers: grading processes.
+            deadline_s: seconds for one answer to be graded.
+            digest: from ``describe``; other data are then an error.
+            lenient: set malformed rows aside, in ``quarantine``; without it the first one is an error.
+            unanswered: rows may lack an answer; these are the split "unlabelled", and rows of all other splits have
+                one.
+
+        Raises DataError, see ``read_rows``.
+        """
         self.name = name
         self.quarantine = Quarantine()
         self._lenient = lenient
@@ -77,14 +85,14 @@ class JsonlTasks:
         self._unread_splits: dict[str, int] = {}  # split of a data set of the Hub that is not read → its rows
         aside = self.quarantine if lenient else None
         parts = read_splits(self.path, self._reader(), aside, self._unread_splits)
-        without: list[Row] = []
-        answered = {}
-        for name, rows in parts.items():
-            without += [row for row in rows if row.answer is None]
-            answered[name] = [row for row in rows if row.answer is not None]
-        self._rows = self._arrange_splits(answered)
+        rows_without_answer: list[Row] = []
+        rows_with_answer = {}
+        for split, rows in parts.items():
+            rows_without_answer += [row for row in rows if row.answer is None]
+            rows_with_answer[split] = [row for row in rows if row.answer is not None]
+        self._rows = self._arrange_splits(rows_with_answer)
         if unanswered:
-            self._rows[UNLABELLED] = tuple(without)
+            self._rows[UNLABELLED] = tuple(rows_without_answer)
         self.quarantine.check_share(self.path)
         self._keep_paraphrases_apart()
         if not any(self._rows.get(split) for split in ("train", UNLABELLED)):

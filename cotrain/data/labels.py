@@ -46,23 +46,36 @@ class PartlyLabelled:
         size = self.size(split)
         if size is not None and not 0 <= index < size:
             raise IndexError(f"labelled: index {index} of split {split!r}, which has {size} problems")
-        if self.on_test and split in ("test", UNLABELLED):
-            place = self.seed * self.count + index
-            whole = self.targets.size("test")
-            task = self.targets.get("test", place if whole is None else place % whole)
-            return task if split == "test" else replace(task, labelled=False)
+        if self.on_test:
+            return self._task_on_test(split, index)
         if self.easier is not None:
-            if split == UNLABELLED:
-                answered = self.targets.size("train")
-                if answered is None or index < answered:
-                    return replace(self.targets.get("train", index), labelled=False)
-                return self.targets.get(UNLABELLED, index - answered)
-            source = self._source_of(split)
-            task = source.get(split, index)
-            if source is self.easier:
-                return replace(task, id=f"labelled-{task.id}")  # the other source may have a task of this id
-            return task
+            return self._task_with_easier(self.easier, split, index)
+        return self._task_of_targets(split, index)
 
+    def _task_on_test(self, split: str, index: int) -> Task:
+        """The test problems of this seed are also the unlabelled training problems."""
+        if split not in ("test", UNLABELLED):
+            return self.targets.get(split, index)
+        place = self.seed * self.count + index
+        test_size = self.targets.size("test")
+        task = self.targets.get("test", place if test_size is None else place % test_size)
+        return task if split == "test" else replace(task, labelled=False)
+
+    def _task_with_easier(self, easier: TaskSource, split: str, index: int) -> Task:
+        """All training problems of the targets are unlabelled, those with an answer first."""
+        if split == UNLABELLED:
+            n_answered = self.targets.size("train")
+            if n_answered is None or index < n_answered:
+                return replace(self.targets.get("train", index), labelled=False)
+            return self.targets.get(UNLABELLED, index - n_answered)
+        source = self._source_of(split)
+        task = source.get(split, index)
+        if source is easier:
+            return replace(task, id=f"labelled-{task.id}")  # the targets may have a task of this id
+        return task
+
+    def _task_of_targets(self, split: str, index: int) -> Task:
+        """The first ``count`` training problems, in an order of the seed's own, are labelled."""
         if split == "train":
             return self.targets.get("train", self._permuted_place(index))
         if split == UNLABELLED:

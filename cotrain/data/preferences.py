@@ -32,7 +32,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cotrain.core.errors import ConfigError, DataError, RowError, nearest_name
+from cotrain.core.errors import ConfigError, DataError, RowError
+from cotrain.core.nearest_names import nearest_name
 from cotrain.core.types import Grade, StepVerdicts, Task
 from cotrain.data.columns import SPEAKERS, Row
 from cotrain.data.files import JsonlTasks
@@ -223,6 +224,21 @@ def read_chat(row: dict[str, Any], where: str) -> ChatRow:
     return _chat_row(row, prompt, said[:-1], (reply, None), [name], where)
 
 
+def _count_common_messages(chosen: Messages, rejected: Messages, prompt: Prompt) -> int:
+    """How many messages in front of the two replies are the conversation that both answer: those of the prompt where
+    both repeat it, else the first ones in which they do not differ. The last message of each is always a reply."""
+    prompt_messages = prompt.content if isinstance(prompt.content, tuple) else ()
+    n_prompt = len(prompt_messages)
+    if n_prompt and chosen[:n_prompt] == prompt_messages == rejected[:n_prompt]:
+        return n_prompt
+    count = 0
+    for message, other in zip(chosen[:-1], rejected[:-1], strict=False):
+        if message != other:
+            break
+        count += 1
+    return count
+
+
 def read_pair(row: dict[str, Any], where: str) -> ChatRow:
     """One preference, in any of the layouts above. Raises DataError that begins with ``where``."""
     check_row_marks(row, where)
@@ -247,12 +263,7 @@ def read_pair(row: dict[str, Any], where: str) -> ChatRow:
         raise DataError(
             f"{where}: chosen and rejected are {kinds}; expected two of one kind", code="E_PREFERENCE_KINDS_DIFFER"
         )
-    repeated = prompt.said if isinstance(prompt.said, tuple) else ()
-    if repeated and chosen[: len(repeated)] == repeated == rejected[: len(repeated)]:
-        common = len(repeated)
-    else:
-        before = list(zip(chosen[:-1], rejected[:-1], strict=False))
-        common = next((i for i, (one, other) in enumerate(before) if one != other), len(before))
+    common = _count_common_messages(chosen, rejected, prompt)
     wanted = _one_reply(chosen[common:], f"{where}, field 'chosen'")
     unwanted = _one_reply(rejected[common:], f"{where}, field 'rejected'")
     return _chat_row(row, prompt, chosen[:common], (wanted, unwanted), [*replies], where)
@@ -260,26 +271,26 @@ def read_pair(row: dict[str, Any], where: str) -> ChatRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """Read the messages before the replies, in columns of their own."""
+    """What a row has before the replies, in columns of its own."""
 
-    said: str | Messages = ()
-    columns: tuple[str, ...] = ()  # in which it is
+    content: str | Messages = ()  # (): nothing
+    columns: tuple[str, ...] = ()  # that it was read from
 
 
 def _prompt_of(row: Mapping[str, Any], where: str, names: Sequence[str] = PROMPTS) -> Prompt:
     name = next((name for name in names if name in row), None)
     if name is None:
         return Prompt()
-    said = _parse_text(row[name], f"{where}, field {name!r}")
-    if isinstance(said, str):
-        said = text_of(said, f"{where}, field {name!r}", numbers=False)
+    content = _parse_text(row[name], f"{where}, field {name!r}")
+    if isinstance(content, str):
+        content = text_of(content, f"{where}, field {name!r}", numbers=False)
         if name == "instruction" and has_content(row.get("input")):
             more = text_of(row["input"], f"{where}, field 'input'", numbers=False)
-            return Prompt(said=f"{said}\n\n{more}", columns=(name, "input"))
-        return Prompt(said=said, columns=(name,))
-    if said[-1] == Message("assistant", ""):  # "Assistant:" waits for the reply
-        said = said[:-1]
-    return Prompt(said=said, columns=(name,))
+            return Prompt(content=f"{content}\n\n{more}", columns=(name, "input"))
+        return Prompt(content=content, columns=(name,))
+    if content[-1] == Message("assistant", ""):  # "Assistant:" waits for the reply
+        content = content[:-1]
+    return Prompt(content=content, columns=(name,))
 
 
 def _parse_text(value: Any, where: str) -> str | Messages:
@@ -330,28 +341,28 @@ def _check_reply_marks(value: Any, where: str) -> None:
         check_message_marks(last, where)
 
 
-def _one_reply(said: Messages, where: str) -> str:
-    if len(said) != 1 or said[0].role != "assistant":
-        roles = ", ".join(message.role for message in said) or "nothing"
+def _one_reply(messages: Messages, where: str) -> str:
+    if len(messages) != 1 or messages[0].role != "assistant":
+        roles = ", ".join(message.role for message in messages) or "nothing"
         raise DataError(
             f"{where}: behind the prompt stands {roles}; expected one message of the assistant",
             code="E_REPLY_NOT_ONE_MESSAGE",
         )
-    return said[0].content
+    return messages[0].content
 
 
 def _chat_row(
     row: Mapping[str, Any],
     prompt: Prompt,
-    more: Messages,
+    reply_start: Messages,
     replies: tuple[str, str | None],
     reply_columns: Sequence[str],
     where: str,
 ) -> ChatRow:
-    """A row of a prompt and of ``more``, which the replies begin with."""
-    said = _said_before(prompt, more, where)
-    text = said if isinstance(said, str) else ""
-    messages = () if isinstance(said, str) else said
+    """A row of a prompt and of the messages with which both replies begin."""
+    conversation = _conversation_before(prompt, reply_start, where)
+    text = conversation if isinstance(conversation, str) else ""
+    messages = () if isinstance(conversation, str) else conversation
     if not messages and not text:
         raise DataError(
             f"{where}: no prompt; expected it in the field 'prompt', or at the beginning of both replies",
@@ -364,11 +375,13 @@ def _chat_row(
         )
 
     if system := system_text(row, where):
-        messages = _behind_system_text(system, messages or (Message("user", text),), where)
+        messages = _with_system_message(system, messages or (Message("user", text),), where)
 
-    is_repeated = isinstance(prompt.said, tuple) or said == prompt.said or _occurs_in(prompt.said, messages)
+    is_repeated = (
+        isinstance(prompt.content, tuple) or conversation == prompt.content or _occurs_in(prompt.content, messages)
+    )
     read = [*(prompt.columns if is_repeated else ()), *reply_columns]
-    check_lost_parts(row, read, where, is_conversation=not isinstance(said, str))
+    check_lost_parts(row, read, where, is_conversation=not isinstance(conversation, str))
     question = text
     if messages:
         question = messages[0].content if len(messages) == 1 else _written_out(messages)
@@ -382,33 +395,35 @@ def _chat_row(
     )
 
 
-def _said_before(prompt: Prompt, more: Messages, where: str) -> str | Messages:
-    """Return the messages before the replies: ``prompt``, and ``more``, with which the replies begin, each message
+def _conversation_before(prompt: Prompt, reply_start: Messages, where: str) -> str | Messages:
+    """The conversation before the replies: the prompt, and the messages with which the replies begin, each message
     once. Raises DataError where the one does not lead to the other."""
-    if not more:
-        return prompt.said
-    if isinstance(prompt.said, str):  # it says what the conversation says, or is not read
-        return more
-    messages = prompt.said
-    without_system = more[1:] if more[0].role == "system" else more
-    if more[: len(messages)] == messages or without_system[: len(messages)] == messages:
-        return more
-    shared = next((n for n in range(len(messages), 0, -1) if messages[-n:] == more[:n]), 0)
-    if not shared and messages and messages[-1].role == more[0].role:
+    if not reply_start:
+        return prompt.content
+    if isinstance(prompt.content, str):  # it says what the conversation says, or is not read
+        return reply_start
+    messages = prompt.content
+    without_system = reply_start[1:] if reply_start[0].role == "system" else reply_start
+    repeats_prompt = messages in (reply_start[: len(messages)], without_system[: len(messages)])
+    if repeats_prompt:
+        return reply_start
+    # The most messages that end the prompt and begin the replies.
+    shared = next((n for n in range(len(messages), 0, -1) if messages[-n:] == reply_start[:n]), 0)
+    if not shared and messages and messages[-1].role == reply_start[0].role:
         raise DataError(
             f"{where}: the prompt ends with a message of the {messages[-1].role}, and the replies begin with another "
             "one; keep the whole conversation in one place",
             code="E_PROMPT_IN_TWO_PLACES",
         )
-    if not shared and messages and more[0].role == "system":
+    if not shared and messages and reply_start[0].role == "system":
         raise DataError(
             f"{where}: a system message in the replies, behind the prompt; move it to the prompt's start",
             code="E_SYSTEM_IN_REPLY",
         )
-    return (*messages, *more[shared:])
+    return (*messages, *reply_start[shared:])
 
 
-def _behind_system_text(system: str, messages: Messages, where: str) -> Messages:
+def _with_system_message(system: str, messages: Messages, where: str) -> Messages:
     """The messages behind the text of a column ``system``; as they are where it is their own."""
     first = Message("system", system)
     if messages[0] == first:

@@ -468,14 +468,14 @@ def run_program_of(name: str) -> RunProgram:
     module, colon, function = name.partition(":")
     admit_module(module)
     try:
-        named_function = getattr(importlib.import_module(module), function) if colon else None
+        named_object = getattr(importlib.import_module(module), function) if colon else None
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
             f"sandbox {name!r} cannot be imported ({error}); expected module:function", code="E_SANDBOX_NOT_IMPORTABLE"
         ) from error
-    if not callable(named_function):
+    if not callable(named_object):
         raise ConfigError(
             f"sandbox {name!r}: expected module:function, a function of the program's text", code="E_SANDBOX_NAME"
         )
-    run_program: RunProgram = named_function
+    run_program: RunProgram = named_object
     return run_program

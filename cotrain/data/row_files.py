@@ -29,8 +29,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from cotrain.core.errors import DataError, nearest_file
+from cotrain.core.errors import DataError
 from cotrain.core.input_files import MOST_ROW, MOST_WHOLE, lines_of_file, text_of_file
+from cotrain.core.nearest_names import nearest_file
 from cotrain.data.parquet import PARQUET, parquet_rows
 
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"

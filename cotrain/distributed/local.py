@@ -22,7 +22,8 @@ import torch
 from torch import nn
 
 from cotrain.algorithms.policy_loss import Bounds
-from cotrain.core.errors import ConfigError, UnknownName, nearest_name
+from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.nearest_names import nearest_name
 from cotrain.core.seeding import seed_of
 from cotrain.core.types import Trace
 from cotrain.distributed.contract import ProcessStats

@@ -1,12 +1,13 @@
 r"""Plain numbers and their units: what an answer such as "$18.00", "2 1/2 cups", "3e8 m/s" or "1010_2" says.
 
-A ``Quantity`` is an exact number with a unit, or an expression with one behind it. ``unit_ratio`` compares units:
+A ``Quantity`` is an exact number with a unit, or an expression with a unit behind it. There are three kinds of units,
+which ``unit_ratio`` compares:
 
-- a **measure** (5 cm, 60 km/h, 3 square feet, €5) equals another only by a factor: 1 hour is 60 minutes, not 1 minute,
-  and 1 hour 30 minutes are 90;
-- a **counted thing** (9 apples, 9 gold stickers) equals another if the two share a word or one of them is a word for
-  anything (9 pieces, 9 children); a measure is never a counted thing;
-- a **base** is a unit that converts into no other base: 1010_2 is not 1010_3.
+- a **measure** (cm, km/h, square feet, €) converts into another by a factor: 1 hour is 60 minutes, not 1 minute, and 1
+  hour 30 minutes are 90;
+- a **counted thing** (apples, gold stickers) is the same as another if the two share a word, or if one of them has a
+  word for anything (pieces, children); a measure is never a counted thing;
+- a **base** converts into no other: 1010_2 is not 1010_3.
 
 Left out: prefixes beyond nano and giga, litres in gallons, months in days, Fahrenheit in Celsius.
 """
@@ -32,8 +33,8 @@ MAX_DIGITS = 999  # of a fraction's numerator and denominator together
 class Unit:
     """A measure (dimensions and a factor) or a counted thing (words)."""
 
-    dimensions: tuple[tuple[str, int], ...] = ()  # name → exponent, sorted
-    factor: Fraction = Fraction(1)  # multiple of the dimensions' own units
+    dimensions: tuple[tuple[str, int], ...] = ()  # of a measure: name and exponent of each, sorted
+    factor: Fraction = Fraction(1)  # of a measure: in the units of its dimensions that ``_MEASURES`` gives the factor 1
     words: frozenset[str] = frozenset()  # words for a counted thing, in the singular
 
 
@@ -42,17 +43,17 @@ PERCENT = Unit(dimensions=(("%", 1),))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quantity:
-    """An answer in TeX, its unit, and its number where it is a plain one."""
+    """An answer in TeX, its unit, and its value if it is a plain number."""
 
     tex: str  # without the unit, but for "%"
     unit: Unit | None = None
     value: Decimal | Fraction | None = None
-    letter: str = ""  # a unit of one letter, which may be a variable: 6 m
+    letter: str = ""  # a unit of one letter, which may be a variable, too: 6 m
 
 
 # -- units
 
-# A line is "dimension: NAME ALIAS … FACTOR; …". An inch is 127/5000 of the unit of length, the metre.
+# A line is "dimension: NAME ALIAS … FACTOR; …". An inch is 127/5000 metres, the unit of length with the factor 1.
 _MEASURES = """
 length: m meter metre 1; in inch inches 127/5000; ft foot feet 381/1250; yd yard 1143/1250; mi mile 201168/125;
 micron 1/1000000
@@ -73,8 +74,8 @@ charge: coulomb 1
 bytes: byte 1
 degree: degree deg 1; arcmin arcminute 1/60; arcsec arcsecond 1/3600
 """
-# Measures that convert into no other. Names of one measure are joined by "=".
-_OWN = """ton acre euro=€=eur yen=¥=jpy rupee=₹=rs=inr=re yuan=rmb=cny peso franc radian=rad celsius=C
+# Measures with a dimension of their own, which convert into no other. Names of one measure are joined by "=".
+_UNCONVERTED = """ton acre euro=€=eur yen=¥=jpy rupee=₹=rs=inr=re yuan=rmb=cny peso franc radian=rad celsius=C
 fahrenheit=F kelvin=K tesla atm rpm knot"""
 # Names → the number and the measure that one of them is.
 _COMPOUND_MEASURES = (
@@ -92,8 +93,8 @@ _COMPOUND_MEASURES = (
     ("bar", "100000 Pa"),
 )
 _COMPOUND = {name: measure for names, measure in _COMPOUND_MEASURES for name in names.split()}
-_POWERS = {"n": -9, "u": -6, "m": -3, "c": -2, "d": -1, "k": 3, "M": 6, "G": 9}
-_POWERS |= {"nano": -9, "micro": -6, "milli": -3, "centi": -2, "deci": -1, "kilo": 3, "mega": 6, "giga": 9}
+_POWER_OF_PREFIX = {"n": -9, "u": -6, "m": -3, "c": -2, "d": -1, "k": 3, "M": 6, "G": 9}
+_POWER_OF_PREFIX |= {"nano": -9, "micro": -6, "milli": -3, "centi": -2, "deci": -1, "kilo": 3, "mega": 6, "giga": 9}
 # A line is "PREFIXES: UNITS". Both mg and Mg are there; us (a microsecond) is not, as it is a word.
 _PREFIXED = """
 n u m c d k M: m
@@ -107,7 +108,7 @@ u m k: mol cal
 nano micro milli centi deci kilo mega giga: meter metre gram second liter litre newton joule watt pascal hertz volt \
 amp ampere byte mole electronvolt calorie ohm farad coulomb
 """
-_SYMBOLS = {"F": "farad", "C": "coulomb", "B": "byte"}  # units only behind a prefix: mF, and not F
+_PREFIXED_SYMBOLS = {"F": "farad", "C": "coulomb", "B": "byte"}  # units only behind a prefix: mF, and not F
 LETTERS = frozenset("mgshtlLJWNVAKCF")  # units of one letter
 
 # Words that name anything that is counted.
@@ -130,8 +131,8 @@ _DIGIT_WORDS = """zero one two three four five six seven eight nine ten eleven t
 seventeen eighteen nineteen"""
 _BASES = {word: str(base) for base, word in enumerate(_DIGIT_WORDS.split())}
 _NO_UNITS = frozenset(_VALUE_WORDS.split()) | _SCALES.keys() | _BASES.keys()
-_SIGNS = "£¥¢฿\u20a0-\u20c0"  # signs of currencies, € and ₹ among them
-_SCALE_OF_HEAT = re.compile(r"\s*(?:celsius|fahrenheit|[CFK]\b)", re.I)  # behind "degrees"
+_SIGNS = "£¥¢฿\u20a0-\u20c0"  # signs of currencies beside the dollar, for a class of characters; € and ₹ among them
+_TEMPERATURE_SCALE = re.compile(r"\s*(?:celsius|fahrenheit|[CFK]\b)", re.I)  # behind "degrees"
 # A token of a phrase such as "kg m / s^2" or "miles per hour".
 _TOKEN = re.compile(
     r"\^\s*\{?\s*(?P<power>-?\d)\s*\}?"  # ^2, ^{-2}
@@ -143,6 +144,7 @@ _TOKEN = re.compile(
 
 @functools.cache
 def _known_units() -> dict[str, Unit]:
+    """The units of ``_MEASURES`` and ``_UNCONVERTED`` by their names."""
     unit_by_name: dict[str, Unit] = {}
     for line in _MEASURES.replace(";\n", "; ").strip().splitlines():
         dimension, _, units = line.partition(":")
@@ -150,19 +152,21 @@ def _known_units() -> dict[str, Unit]:
             *names, factor = unit.split()
             for name in names:
                 unit_by_name[name] = Unit(dimensions=((dimension, 1),), factor=Fraction(factor))
-    for one in _OWN.split():
-        own = Unit(dimensions=((one.partition("=")[0], 1),))
-        unit_by_name |= dict.fromkeys(one.split("="), own)
+    for joined_names in _UNCONVERTED.split():
+        names = joined_names.split("=")
+        measure = Unit(dimensions=((names[0], 1),))
+        unit_by_name |= dict.fromkeys(names, measure)
     return unit_by_name
 
 
 @functools.lru_cache(maxsize=4096)
 def _unit_of(word: str) -> Unit | None:
-    """The measure that a word names: "km", "Hours", "lbs". Capitals count where both spellings are units: mg and Mg."""
-    small = word.casefold()
-    spellings = (word, word.removesuffix("s"), small, small.removesuffix("s"), small.removesuffix("es"))
+    """The measure that a word names: "km", "Hours", "lbs"; None where it names none. The word is tried as it is before
+    its lower case, as mg and Mg are two units."""
+    lower = word.casefold()
+    spellings = (word, word.removesuffix("s"), lower, lower.removesuffix("s"), lower.removesuffix("es"))
     for name in dict.fromkeys(spellings):
-        is_cut_to_a_letter = len(name) == 1 and name != word
+        is_cut_to_a_letter = len(name) == 1 and name != word  # "ms" is no plural of "m"
         unit = None if is_cut_to_a_letter else _unit_named(name)
         if unit is not None:
             return unit
@@ -178,15 +182,15 @@ def _unit_named(name: str) -> Unit | None:
     if is_currency_sign:
         return Unit(dimensions=((name, 1),))
     if name in _COMPOUND:
-        times, _, phrase = _COMPOUND[name].partition(" ")
+        number, _, phrase = _COMPOUND[name].partition(" ")
         measure = _parse_measure(phrase)
         if measure is None:
             return None
-        return replace(measure, factor=measure.factor * Fraction(times))
+        return replace(measure, factor=measure.factor * Fraction(number))
     if name not in _prefixed_units():
         return None
     power, base = _prefixed_units()[name]
-    unit = _unit_named(_SYMBOLS.get(base, base))
+    unit = _unit_named(_PREFIXED_SYMBOLS.get(base, base))
     if unit is None:
         return None
     return replace(unit, factor=unit.factor * Fraction(10) ** power)
@@ -200,56 +204,58 @@ def _prefixed_units() -> dict[str, tuple[int, str]]:
         prefixes, _, units = line.partition(":")
         for prefix in prefixes.split():
             for unit in units.split():
-                names[prefix + unit] = (_POWERS[prefix], unit)
+                names[prefix + unit] = (_POWER_OF_PREFIX[prefix], unit)
     return names
 
 
 def _parse_measure(phrase: str) -> Unit | None:
-    """The measure that a phrase is, word for word: "square feet", "miles per hour", "m/s^2"; else None."""
-    powers: Counter[str] = Counter()  # dimension → its power so far
+    """The measure that a phrase states, if all its words belong to it: "square feet", "miles per hour", "m/s^2"; else
+    None."""
+    exponents: Counter[str] = Counter()  # dimension → its exponent so far
     factor = Fraction(1)
-    at = 0
+    position = 0
     sign = 1  # -1 behind "per" or "/"
-    ahead = 1  # the power that "square" or "cubic" gives to the next unit
-    last: Unit | None = None  # the unit that "squared" or "^2" would be of
-    while token := _TOKEN.match(phrase, at):
-        at = token.end()
+    next_power = 1  # 2 or 3 behind "square" or "cubic"
+    last: Unit | None = None  # the unit that "squared" or "^2" would belong to
+    while token := _TOKEN.match(phrase, position):
+        position = token.end()
         power = token["power"]
         word = token["word"]
-        small = word.casefold() if word else ""
-        if token["slash"] or small == "per":
+        lower = word.casefold() if word else ""
+        if token["slash"] or lower == "per":
             sign = -1  # for all that follows: m / s kg is m / (s kg)
             last = None
-        elif small in ("square", "sq", "cubic", "cu"):
-            ahead = 2 if small.startswith("sq") else 3
-        elif power or small in ("squared", "cubed"):
+        elif lower in ("square", "sq", "cubic", "cu"):
+            next_power = 2 if lower.startswith("sq") else 3
+        elif power or lower in ("squared", "cubed"):
             if last is None:
                 return None
             if power:
-                by = int(power)
+                last_power = int(power)
             else:
-                by = 2 if small == "squared" else 3
-            factor = _add_powers(last, (by - 1) * sign, powers, factor)
+                last_power = 2 if lower == "squared" else 3
+            factor = _multiply_by(last, (last_power - 1) * sign, exponents, factor)  # once it has been multiplied by
             last = None
         elif word:
-            if small in ("degree", "degrees") and _SCALE_OF_HEAT.match(phrase, at):
+            if lower in ("degree", "degrees") and _TEMPERATURE_SCALE.match(phrase, position):
                 continue  # "degrees Celsius": the scale is the unit
             last = _unit_of(word)
             if last is None:
                 return None
-            factor = _add_powers(last, ahead * sign, powers, factor)
-            ahead = 1
+            factor = _multiply_by(last, next_power * sign, exponents, factor)
+            next_power = 1
 
-    if at < len(phrase) or not powers:
+    if position < len(phrase) or not exponents:
         return None
-    dimensions = sorted((name, power) for name, power in powers.items() if power)
+    dimensions = sorted((name, exponent) for name, exponent in exponents.items() if exponent)
     return Unit(dimensions=tuple(dimensions), factor=factor)
 
 
-def _add_powers(unit: Unit, power: int, powers: Counter[str], factor: Fraction) -> Fraction:
-    """Multiply a measure by a power of a unit: its dimensions are added to ``powers``; returns the new factor."""
-    for name, n in unit.dimensions:
-        powers[name] += n * power
+def _multiply_by(unit: Unit, power: int, exponents: Counter[str], factor: Fraction) -> Fraction:
+    """Multiply a measure, of these exponents and this factor, by a power of a unit: ``exponents`` changes, and the new
+    factor is returned."""
+    for name, exponent in unit.dimensions:
+        exponents[name] += exponent * power
     return factor * unit.factor**power
 
 
@@ -295,7 +301,8 @@ def parse_unit(phrase: str) -> Unit | None:
         return None
     if not any(len(word) > 2 for word in words):
         return None
-    # One measure among other words is the unit: "inches tall". "Feet per jump" and "square boxes" are counted things.
+    # One measure among other words is the unit: "inches tall". In "feet per jump" and "square inches tall" it would be
+    # a part of the unit only, so these are compared by their words.
     units = [_unit_of(word) for word in words if len(word) > 2]
     measures = [unit for unit in units if unit is not None]
     if len(measures) == 1 and "per" not in words and words[0].casefold() not in ("square", "cubic", "sq"):
@@ -313,15 +320,15 @@ def _singular_word(word: str) -> str:
 
 
 def unit_ratio(unit: Unit, other: Unit) -> Fraction | None:
-    """How many of ``other`` one ``unit`` is; None where no factor converts them. 1 for two names of counted things that
-    may be the same."""
+    """How many of ``other`` one ``unit`` is; None where they do not convert. For counted things it is 1 where they may
+    be the same."""
     if unit.words and other.words:
         share_a_word = not unit.words.isdisjoint(other.words)
         one_means_anything = not _ANYTHING.isdisjoint(unit.words | other.words)
         return Fraction(1) if share_a_word or one_means_anything else None
-    if unit.words or other.words:
-        anything = (unit.words or other.words) <= _ANYTHING
-        return Fraction(1) if anything else None
+    if unit.words or other.words:  # a measure, and words that may all stand for it, such as "units"
+        means_anything = (unit.words or other.words) <= _ANYTHING
+        return Fraction(1) if means_anything else None
     return unit.factor / other.factor if unit.dimensions == other.dimensions else None
 
 
@@ -379,7 +386,9 @@ _SUBSCRIPT = re.compile(  # 1010_2, 1010_{2}, 1010_{\text{two}}, 1010_{(2)}
 _BASE_IN_WORDS = re.compile(  # 1010 base 2, 1010 (in base two), 1010 \text{ base } 2
     rf"\s*\(?(?:{_TEXT}\s*\{{\s*)?\(?\s*(?:in\s+)?base[\s-]*\}}?\s*\{{?(?P<base>\d+|[a-z]+)\}}?\)?\s*\}}?$"
 )
-_IN_A_BASE = re.compile(rf"-?(?:[\dA-Z]*\d[\dA-Z]*(?:\.[\dA-Z]+)?|{_TEXT}\s*\{{[\dA-Z]+\}})")  # 1A3, 10.1, \text{1A}
+_DIGITS_IN_BASE = re.compile(  # 1A3, 10.1, \text{1A}
+    rf"-?(?:[\dA-Z]*\d[\dA-Z]*(?:\.[\dA-Z]+)?|{_TEXT}\s*\{{[\dA-Z]+\}})"
+)
 # A hexadecimal number has a digit or begins with two capitals, so that no word such as "face" is one: 1a3, FACE.
 _HEXADECIMAL = re.compile(rf"-?(?:(?=[\da-fA-F]*\d|[A-F]{{2}})[\da-fA-F]+|{_TEXT}\s*\{{[\da-fA-F]+\}})")
 
@@ -411,32 +420,33 @@ _NUMBER = re.compile(
 def parse_quantity(tex: str) -> Quantity:
     r"""Parse an answer in the TeX of ``notation.py: write_tex``. The unit is looked for behind a plain number, and in
     ``\text{…}`` or by its name behind any expression."""
-    in_base = _in_a_base(tex)
-    if in_base is not None:
-        return in_base
+    number_in_base = _in_a_base(tex)
+    if number_in_base is not None:
+        return number_in_base
     tex = _TEX_RATIO.sub(r"\\text{\1/\2\3}", tex)
-    listed = _list_of(tex)
-    if listed is not None:
-        return listed
-    added = _sum_of(tex)
-    if added is not None:
-        return added
-    money = _CURRENCY.match(tex)
-    if money is None:
+    quantities_listed = _list_of(tex)
+    if quantities_listed is not None:
+        return quantities_listed
+    measures_added = _sum_of(tex)
+    if measures_added is not None:
+        return measures_added
+    currency = _CURRENCY.match(tex)
+    if currency is None:
         return _with_unit(tex)
-    return _amount_of_money(tex, money)
+    return _amount_of_money(tex, currency)
 
 
-def _amount_of_money(tex: str, money: re.Match[str]) -> Quantity:
+def _amount_of_money(tex: str, currency: re.Match[str]) -> Quantity:
     """A number behind the sign of a currency, with what stands behind it: $18, $18 a day, $18 dollars."""
-    unit = parse_unit(money["dollar"] or money["symbol"] or money["code"].removesuffix("."))
-    sign = money["sign"] + money["sign_behind"]  # -$5, $-5
-    amount = _with_unit(sign + tex[money.end() :])
+    unit = parse_unit(currency["dollar"] or currency["symbol"] or currency["code"].removesuffix("."))
+    sign = currency["sign"] + currency["sign_behind"]  # -$5, $-5
+    amount = _with_unit(sign + tex[currency.end() :])
     if unit is not None and amount.unit is not None:
-        behind = amount.unit.dimensions
-        is_rate = bool(behind) and all(power < 0 for _, power in behind)  # a day
+        other_dimensions = amount.unit.dimensions
+        is_rate = bool(other_dimensions) and all(exponent < 0 for _, exponent in other_dimensions)  # "per day"
         if is_rate:
-            unit = Unit(dimensions=tuple(sorted((*unit.dimensions, *behind))), factor=amount.unit.factor)
+            dimensions = sorted((*unit.dimensions, *other_dimensions))
+            unit = Unit(dimensions=tuple(dimensions), factor=amount.unit.factor)
     return Quantity(tex=amount.tex, value=amount.value, unit=unit)
 
 
@@ -448,14 +458,15 @@ def _list_of(tex: str) -> Quantity | None:
     unit = _with_unit(parts[0]).unit
     if unit is None:
         return None
-    read = [_with_unit(part) for part in parts]
-    if any(one.value is None or one.unit != unit or one.letter for one in read):
+    quantities = [_with_unit(part) for part in parts]
+    if any(quantity.value is None or quantity.unit != unit or quantity.letter for quantity in quantities):
         return None
-    return Quantity(tex=", ".join(one.tex for one in read), unit=unit)
+    return Quantity(tex=", ".join(quantity.tex for quantity in quantities), unit=unit)
 
 
 def _sum_of(tex: str) -> Quantity | None:
-    """Measures of one kind, from the larger to the smaller: "2 hours 30 minutes", "5 ft 6 in", 5'6", 6'30"."""
+    """A sum of measures that convert into each other, from the larger to the smaller, as one quantity of the largest:
+    "2 hours 30 minutes", "5 ft 6 in", 5'6", 6'30"."""
     if not tex[:1].isdigit() or len(tex) > LONGEST:
         return None
     tex = _ARC.sub(_write_arc, tex)
@@ -487,10 +498,13 @@ def _write_arc(match: re.Match[str]) -> str:
 
 
 def _write_primes(match: re.Match[str]) -> str:
-    """Feet and inches, of which a foot has twelve, or else minutes and seconds; what is neither stays as it is."""
-    if float(match[2]) < 12:
+    """Feet and inches, of which a foot has twelve; from twelve on minutes and seconds; from sixty on neither."""
+    second_number = float(match[2])
+    if second_number < 12:
         return f"{match[1]} ft {match[2]} in"
-    return f"{match[1]} min {match[2]} sec" if float(match[2]) < 60 else match[0]
+    if second_number < 60:
+        return f"{match[1]} min {match[2]} sec"
+    return match[0]
 
 
 def _in_a_base(tex: str) -> Quantity | None:
@@ -501,7 +515,7 @@ def _in_a_base(tex: str) -> Quantity | None:
     base_text = match["base"]
     base = base_text if base_text.isdigit() else _BASES.get(base_text, "")
     body = tex[: match.start()].strip().removeprefix("(").removesuffix(")")
-    digits = _HEXADECIMAL if base == "16" else _IN_A_BASE
+    digits = _HEXADECIMAL if base == "16" else _DIGITS_IN_BASE
     is_known_base = bool(base) and 2 <= int(base[:4]) <= 36  # four digits show that it is too large
     if not is_known_base or not digits.fullmatch(body):
         return None
@@ -522,7 +536,7 @@ def is_base(unit: Unit) -> bool:
 
 
 def _with_unit(tex: str) -> Quantity:
-    """An expression with the unit behind it, if there is one."""
+    """A number or expression, with the unit behind it, if there is one."""
     value = _plain_number(tex)
     if value is not None:
         return Quantity(tex=tex, value=value)
@@ -544,16 +558,16 @@ def _with_unit(tex: str) -> Quantity:
 
 
 def _with_tex_unit(tex: str, unit: re.Match[str]) -> Quantity:
-    r"""A unit in ``\text{…}``."""
+    r"""An expression with a unit in ``\text{…}``, which was found at ``unit``."""
     unit_text = _TEX_WORDS.sub(r" \1 ", unit[0]).replace("~", " ").replace("\\%", "%")
     body = tex[: unit.start()].rstrip().rstrip("\\").rstrip()
     is_term = body.endswith(("+", "-", "=", "(", ","))  # x + \text{C}
     if is_term:
         return Quantity(tex=tex)
-    if body.endswith("^"):
+    if body.endswith("^"):  # 5^\text{cm}
         body = body[:-1].rstrip()
     else:
-        body = _DEGREES.sub("", body)
+        body = _DEGREES.sub("", body)  # 30^\circ \text{C}
     return _scaled_quantity(body, unit_text, tex)
 
 
@@ -590,19 +604,21 @@ def _with_attached_unit(tex: str) -> Quantity | None:
 
 
 def _scaled_quantity(body: str, unit_text: str, tex: str) -> Quantity:
-    """A number with words behind it: "5 million dollars", "3 feet", "6 m"."""
+    """An expression with words behind it: "5 million dollars", "3 feet", "6 m". ``tex``: all of it, which is returned
+    where the words are no unit."""
     value = _plain_number(body)
     unit_text = unit_text.strip()
-    times = 1
+    multiplier = 1
     while scale := _SCALE.match(unit_text):
         unit_text = unit_text[scale.end() :].strip()
-        times *= _SCALES[scale[1].casefold()]
-    if times > 1 and value is not None:
-        value *= times
+        multiplier *= _SCALES[scale[1].casefold()]
+    if multiplier > 1 and value is not None:
+        value *= multiplier
         body = f"{value:f}" if isinstance(value, Decimal) else f"\\frac{{{value.numerator}}}{{{value.denominator}}}"
         if not unit_text:
             return Quantity(tex=body, value=value)
-    if len(unit_text) == 1 and unit_text.isalpha() and tex.endswith(unit_text):
+    is_letter = len(unit_text) == 1 and unit_text.isalpha()
+    if is_letter and tex.endswith(unit_text):
         unit = parse_unit(unit_text) if unit_text in LETTERS else None
         return Quantity(tex=tex, unit=unit, value=value if unit else None, letter=unit_text)
     unit = parse_unit(unit_text)
@@ -619,7 +635,8 @@ def _measured_quantity(body: str, unit: Unit | None) -> Quantity:
 
 
 def _plain_number(body: str) -> Decimal | Fraction | None:
-    """A plain number without a unit; None for all else, and for a group of digits that is none ("1234,5")."""
+    """The value of a plain number without a unit; None for any other text, and where commas do not part groups of three
+    digits ("1234,5")."""
     match = _NUMBER.fullmatch(body.strip())
     if match is None:
         return None

@@ -8,8 +8,8 @@
 
 Each output of a layer has a scale, computed when its weights are laid out; each row of the input has one, computed at
 each call. The two products are one of twice as many rows, so the weights are read once. Sums of whole numbers are
-exact: what a row gets does not depend on the rows beside it. A copy takes 1 byte a weight. The learner's weights are
-read, never changed.
+exact (``check_products``): what a row gets does not depend on the rows beside it. A copy takes 1 byte a weight. The
+learner's weights are read, never changed.
 
 With q(x) alone the inputs of real models lose too much: single numbers are 40 times as large as the rest of their row,
 which then is rounded to nothing. With r(x) the error is that of the weights.
@@ -76,6 +76,18 @@ def _scale_of(matrix: Tensor) -> Tensor:
     return matrix.abs().amax(1, keepdim=True).div_(LARGEST).clamp_(min=LEAST_SCALE)
 
 
+def check_products(policy: str) -> None:
+    """Raise ModelError where sums are not exact: processors without instructions for it add pairs in 16 bits."""
+    numbers = torch.full((64, 64), LARGEST, dtype=torch.int8)
+    for sign in (1, -1):
+        if bool((torch._int_mm(numbers, sign * numbers) != sign * 64 * LARGEST**2).any()):
+            raise ModelError(
+                f"policy {policy!r}: this processor's products of 8 bits are not exact, as their sums overflow 16 "
+                "bits; leave out pack_weights=int8",
+                code="E_EIGHT_BIT_PRODUCTS",
+            )
+
+
 def check_layers(policy: str, model: nn.Module) -> None:
     """Raise ModelError for a model without a layer that can be quantised; warn of matrices that stay in float32."""
     quantised = 0
@@ -98,7 +110,7 @@ def check_layers(policy: str, model: nn.Module) -> None:
         raise ModelError(
             f"policy {policy!r}: {type(model).__name__} has no linear layer for int8 weights (numbers in matrices: "
             f"{reasons or 0}); expected layers at least {NARROWEST} wide; leave out pack_weights=int8",
-            code="E_INT8_NO_LAYER",
+            code="E_EIGHT_BIT_NO_LAYER",
         )
     if left_out:
         share = quantised / (quantised + left_out.total())

@@ -313,7 +313,7 @@ class _SchedulerFactory:
                 raise ConfigError(
                     f"policy {policy!r}: int8 weights are for sampling in float32 on a CPU; leave out "
                     "pack_weights=int8 on another device and with autocast=true",
-                    code="E_INT8_PLACE",
+                    code="E_EIGHT_BIT_PLACE",
                 )
             return self._with_int8(policy, model, max_rows=max_rows, activate=activate)
         copies = None
@@ -349,9 +349,10 @@ class _SchedulerFactory:
     def _with_int8(
         self, policy: str, model: nn.Module, *, max_rows: int, activate: Callable[[], object] | None
     ) -> Scheduler:
-        from cotrain.inference.int8_weights import check_layers, lay_out_int8
+        from cotrain.inference.int8_weights import check_layers, check_products, lay_out_int8
         from cotrain.inference.packed_weights import PackedWeights
 
+        check_products(policy)
         check_layers(policy, model)
         if id(model) not in self._int8:
             self._int8[id(model)] = PackedWeights(model, lay_out_int8, approximate=True)
@@ -360,7 +361,7 @@ class _SchedulerFactory:
                 policy, model, max_rows=max_rows, autocast=None, activate=activate, copies=self._int8[id(model)]
             )
         except ModelError as error:
-            raise ModelError(f"{error}; or leave out pack_weights=int8", code=error.code) from error
+            raise ModelError(f"{error}, or leave out pack_weights=int8", code=error.code) from error
 
 
 def _resolve_futures(finished: Sequence[FinishedRow]) -> None:

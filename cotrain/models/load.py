@@ -38,7 +38,8 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from cotrain.core.errors import ModelError, nearest_name
+from cotrain.core.errors import ModelError
+from cotrain.core.nearest_names import nearest_name
 from cotrain.core.shipped import SHIPPED, SHIPPED_BASE, how_to_get, is_shipped, shipped_folder
 from cotrain.core.verbosity import shows_progress
 from cotrain.models import nanochat_gpt as nanochat_gpt  # registers its classes with transformers

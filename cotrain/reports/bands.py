@@ -1,8 +1,8 @@
 """Curves of several runs in one picture: the mean over seeds and its 95 % band, for each arm, over each cost.
 
-A run is read as what it had spent after each point and what was measured there, held-out figures and figures of
-training alike. Of training at most ``BLOCKS`` points are kept, means of neighbouring steps. Bands need three seeds;
-each is over the range that every seed covers (``reports/compare_table.band``). Differences are paired by seed.
+A point of a curve is what a run had spent, and what was measured then: held-out figures, or figures of training. Of
+training, neighbouring steps are averaged so that at most ``BLOCKS`` points are left. Bands need three seeds; each is
+over the range that every seed covers (``compare_table.mean_band``). Differences are paired by seed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from cotrain.reports.compare_table import (
 )
 from cotrain.reports.curves import Curves
 
-BLOCKS = 60  # points of a run's training
-MOST_METRICS = 60  # most metrics of one kind
+BLOCKS = 60  # most points of a run's training
+MOST_METRICS = 60  # most metrics of a page, for held-out figures and for those of training
 SHOWN = ("accuracy", "step_accuracy", "majority_share", "predicted_positive", "base_rate", "entropy", "length",
          "truncated", "parse_failures", "balanced_accuracy", "step_balanced_accuracy", "true_positive_rate",
          "true_negative_rate", "error_precision", "error_recall", "kl", "zero_spread_groups",
@@ -39,10 +39,16 @@ SHOWN = ("accuracy", "step_accuracy", "majority_share", "predicted_positive", "b
 def held_out_run(curves: Curves) -> SeedRun:
     """The evaluations of one run."""
     spent = curves.spent_at_steps([row["step"] for row in curves.held_out])
-    return _seed_run(
-        [({**cost, "step": row["step"] + 1.0}, row) for cost, row in zip(spent, curves.held_out, strict=True)],
-        lambda name: name not in ("step", "tokens") and not name.startswith("updates/"),
-    )
+    points = []
+    for cost, row in zip(spent, curves.held_out, strict=True):
+        figures = {name: value for name, value in row.items() if not _is_cost(name)}
+        points.append(CurvePoint(spent={**cost, "step": row["step"] + 1.0}, figures=figures))
+    return _run_of_points(points)
+
+
+def _is_cost(name: str) -> bool:
+    """Whether an entry of an evaluation's row is a cost, which is read from ``spent_at_steps``."""
+    return name in ("step", "tokens") or name.startswith("updates/")
 
 
 def training_run(curves: Curves) -> SeedRun:
@@ -51,35 +57,36 @@ def training_run(curves: Curves) -> SeedRun:
     spent = curves.spent_by_row()
     size = max(1, math.ceil(len(rows) / BLOCKS))  # rows of a block
     points = []
-    for at in range(0, len(rows), size):
-        block = rows[at : at + size]
+    for start in range(0, len(rows), size):
+        block = rows[start : start + size]
         names = {name for row in block for name in row if _is_shown(name)}
         means = {}
         for name in names:
             values = [row[name] for row in block if name in row]
             means[name] = sum(values) / len(values)
-        points.append((spent[min(at + size, len(rows)) - 1], means))
-    return _seed_run(points, lambda name: True)
+        last_row = start + len(block) - 1
+        points.append(CurvePoint(spent=spent[last_row], figures=means))
+    return _run_of_points(points)
 
 
 def _is_shown(name: str) -> bool:
+    """Whether a figure of training has a curve: "gap", ``SHOWN`` and rewards, such as solver/reward/format."""
     who, _, metric = name.partition("/")
-    return name == "gap" or metric in SHOWN or (metric.startswith("reward/") and metric.count("/") == 1 and who != "")
+    is_reward = metric.startswith("reward/") and metric.count("/") == 1 and who != ""
+    return name == "gap" or metric in SHOWN or is_reward
 
 
-def _seed_run(points: Any, wanted: Any) -> SeedRun:
-    curve = []
-    for spent, figures in points:
-        wanted_figures = {name: value for name, value in figures.items() if wanted(name)}
-        curve.append(CurvePoint(spent=spent, figures=wanted_figures))
-    return SeedRun(curve=tuple(curve), before={}, after={}, problems={})
+def _run_of_points(points: list[CurvePoint]) -> SeedRun:
+    """A run that has a curve, and no figures before and after it."""
+    return SeedRun(curve=tuple(points), before={}, after={}, problems={})
 
 
 def is_training_headline(name: str) -> bool:
     """Whether this is one of the figures of training that are shown first: rewards, and the truth."""
     metric = name.partition("/")[2]
-    paid = metric.startswith("reward/") and metric not in ("reward/format", "reward/class_label", "reward/label")
-    return name == "gap" or paid or metric in ("accuracy", "balanced_accuracy")
+    is_reward = metric.startswith("reward/")
+    is_minor = metric in ("reward/format", "reward/class_label", "reward/label")
+    return name == "gap" or (is_reward and not is_minor) or metric in ("accuracy", "balanced_accuracy")
 
 
 def bands_of(runs: Runs, *, differences: bool, first: Callable[[str], bool] = is_main) -> dict[str, Any]:
@@ -143,7 +150,7 @@ def _shared_axes(runs: Runs) -> list[str]:
     for seeds in runs.values():
         axis_sets += [set(run.curve[-1].spent) for run in seeds.values() if run.curve]
     common = set.intersection(*axis_sets) if axis_sets else set()
-    if "batches" in common:  # which count the same as steps
+    if "batches" in common:  # a batch is a step, so one of the two axes would repeat the other
         common.discard("step")
     order = ("batches", "step", "tokens", "flops", "seconds")
     updates = sorted(axis for axis in common if axis.startswith("updates/"))
@@ -151,6 +158,7 @@ def _shared_axes(runs: Runs) -> list[str]:
 
 
 def _chart_line(mean: Any, spread: Any) -> dict[str, list[float]]:
+    """``mean``: (x, y); ``spread``: (x, low, high), which is left out unless it has every x."""
     whole = len(spread) == len(mean)
     return {
         "x": [_five_digits(x) for x, _ in mean],

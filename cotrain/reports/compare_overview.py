@@ -1,5 +1,7 @@
 """A comparison at one glance, as tables of text: what each recipe reached, what that cost, and how it was run.
 
+::
+
     headlines   greedy, pass@1, pass@k and the vote of k next to each other, at the start and at the end, and the
                 verifier's verdicts
     costs       batches, tokens, operations and seconds; updates of the leading policy, and the parts of the operations
@@ -27,16 +29,19 @@ from cotrain.reports.compare_words import AXES, UNITS, amount_text
 from cotrain.reports.guide import interval_text, number_text
 
 TextTable = tuple[list[str], list[list[str]]]  # head, rows of as many cells; the first names the recipe
-KINDS = (("greedy", "greedy"), ("pass@1", "pass@1"), ("pass@", "pass@{}"), ("majority@", "maj@{}"))  # ending, title
+SOLVER_TITLES = (  # (name of a figure, or its beginning before any k; title of its column)
+    ("greedy", "greedy"),
+    ("pass@1", "pass@1"),
+    ("pass@", "pass@{}"),
+    ("majority@", "maj@{}"),
+)
 
 
 def headline_cells(compare: Mapping[str, Any]) -> TextTable:
-    """``start → end (interval)`` of each recipe; a dash where it has nothing; no rows where no recipe has one of
-    these figures."""
+    """``start → end (interval)`` of each recipe, or a dash without the figure. No rows if no recipe has any of them."""
     rows = {(row["metric"], row["recipe"]): row for row in compare.get("table", ()) if row["at"] == "end"}
     metrics = sorted({metric for metric, _ in rows})
-    columns = [(title, metric) for metric, title in _solver_columns(metrics)]
-    columns += [(title, metric) for title, metric in _verifier_columns(metrics)]
+    columns = [*_solver_columns(metrics), *_verifier_columns(metrics)]
     head = ["recipe", *(title for title, _ in columns)]
     if not columns:
         return head, []
@@ -59,28 +64,29 @@ def _runs_of_recipe(recipe_json: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _solver_columns(metrics: Sequence[str]) -> list[tuple[str, str]]:
-    """(figure, title) of the solver's headlines."""
-    plain = [m for m in metrics if m.count("/") == 1]
-    whose = sorted({m.split("/")[0] for m in plain if m.endswith("/pass@1")}, key=lambda role: role != "solver")
-    if not whose:
+    """(title, metric) of the solver's headlines."""
+    of_usual_split = [metric for metric in metrics if metric.count("/") == 1]
+    roles = [metric.split("/")[0] for metric in of_usual_split if metric.endswith("/pass@1")]
+    if not roles:
         return []
-    metrics_by_name = {m.split("/")[1]: m for m in plain if m.startswith(f"{whose[0]}/")}
+    solver = min(roles, key=lambda role: role != "solver")  # "solver", or else the first one
+    names = [metric.split("/")[1] for metric in of_usual_split if metric.startswith(f"{solver}/")]
     columns = []
-    for ending, title in KINDS:
-        names = [
-            n
-            for n in metrics_by_name
-            if n == ending or (ending.endswith("@") and n.startswith(ending) and n != "pass@1")
-        ]
-        columns += [(metrics_by_name[name], title.format(name.partition("@")[2])) for name in names]
+    for beginning, title in SOLVER_TITLES:
+        for name in names:
+            is_of_any_k = beginning.endswith("@") and name.startswith(beginning) and name != "pass@1"
+            if name == beginning or is_of_any_k:
+                _, _, k = name.partition("@")
+                columns.append((title.format(k), f"{solver}/{name}"))
     return columns
 
 
 def _verifier_columns(metrics: Sequence[str]) -> list[tuple[str, str]]:
+    """(title, metric) of the verifier's headlines."""
     verifiers = [m.split("/")[0] for m in metrics if m.count("/") == 1 and m.endswith("/balanced_accuracy")]
     if not verifiers:
         return []
-    verifier = min(verifiers, key=lambda role: role != "verifier")
+    verifier = min(verifiers, key=lambda role: role != "verifier")  # "verifier", or else the first one
     columns = [(f"{verifier}: verdicts", f"{verifier}/balanced_accuracy")]
     columns += [(f"{verifier}: on steps", f"{verifier}/step_balanced_accuracy"), ("called right minus right", "gap")]
     return [(title, metric) for title, metric in columns if metric in metrics]
@@ -90,8 +96,9 @@ def _start_to_end(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return "–"
     before, after = Estimate.from_json(row["before"]), Estimate.from_json(row["after"])
-    is_finite = math.isfinite(before.value) and math.isfinite(after.value)
-    return (f"{number_text(before.value, share=True)} → " if is_finite else "") + estimate_text(after)
+    if not (math.isfinite(before.value) and math.isfinite(after.value)):
+        return estimate_text(after)
+    return f"{number_text(before.value, share=True)} → {estimate_text(after)}"
 
 
 def estimate_text(estimate: Estimate, share: bool = True) -> str:
@@ -112,19 +119,17 @@ def cost_cells(compare: Mapping[str, Any]) -> TextTable:
     head = ["recipe", "batches", "updates", "tokens", "FLOPs", *(f"of them {part}" for part in order), "seconds"]
     rows = []
     for name, recipe in _recipes_by_name(compare).items():
-        seeds = _runs_of_recipe(recipe)
+        runs = _runs_of_recipe(recipe)
 
-        spent = [run.get("spent", {}) for run in seeds]
         amounts = {}
         for axis in UNITS:
-            mean = _known_mean([amounts_of_run.get(axis) for amounts_of_run in spent])
+            mean = _known_mean([run.get("spent", {}).get(axis) for run in runs])
             amounts[axis] = _amount_or_dash(mean, axis)
-        updates = _known_mean([run.get("updates") for run in seeds])
+        updates = _known_mean([run.get("updates") for run in runs])
 
-        flops = [run.get("flops", {}) for run in seeds]
         flops_by_part = []
         for part in order:
-            flops_by_part.append(_known_mean([flops_of_run.get(part) for flops_of_run in flops]))
+            flops_by_part.append(_known_mean([run.get("flops", {}).get(part) for run in runs]))
         total_flops = sum(value for value in flops_by_part if math.isfinite(value))
         shares = ["–"] * len(order)
         if total_flops:
@@ -149,6 +154,7 @@ def _amount_or_dash(value: float, axis: str) -> str:
 
 
 def _known_mean(values: Sequence[object]) -> float:
+    """The mean of those values that are numbers; NaN without any."""
     numbers = [float(value) for value in values if isinstance(value, int | float)]
     return sum(numbers) / len(numbers) if numbers else math.nan
 
@@ -157,14 +163,15 @@ def alarm_cells(compare: Mapping[str, Any]) -> TextTable:
     """Recipe by recipe, what fired in most runs first; no rows where nothing did."""
     rows = []
     for name, recipe in _recipes_by_name(compare).items():
-        seeds = _runs_of_recipe(recipe)
-        steps: dict[tuple[str, str], list[int]] = {}
-        for run in seeds:
+        runs = _runs_of_recipe(recipe)
+        first_batches: dict[tuple[str, str], list[int]] = {}  # (alarm, figure) → batch, of each run in which it fired
+        for run in runs:
             for alarm in run.get("alarms", ()):
-                steps.setdefault((str(alarm["band"]), str(alarm["key"])), []).append(int(alarm["step"]) + 1)
-        for (band, key), batches in sorted(steps.items(), key=lambda item: -len(item[1])):
+                key = (str(alarm["band"]), str(alarm["key"]))
+                first_batches.setdefault(key, []).append(int(alarm["step"]) + 1)
+        for (band, figure), batches in sorted(first_batches.items(), key=lambda item: -len(item[1])):
             when = f"{min(batches)} to {max(batches)}" if min(batches) < max(batches) else f"{batches[0]}"
-            rows.append([name, band, key, f"{len(batches)} of {len(seeds)}", when])
+            rows.append([name, band, figure, f"{len(batches)} of {len(runs)}", when])
     return ["recipe", "alarm", "figure", "runs", "first after batch"], rows
 
 
@@ -190,7 +197,7 @@ def setting_cells(compare: Mapping[str, Any]) -> TextTable:
 
 
 def _values_text(values: Mapping[str, float]) -> str:
-    """One value where all have the same, else each with its name."""
+    """The value if all policies have the same, else the value of each."""
     if len(set(values.values())) == 1:
         return f"{next(iter(values.values())):g}"
     return ", ".join(f"{name} {value:g}" for name, value in values.items())
@@ -212,17 +219,19 @@ def rate_cells(compare: Mapping[str, Any]) -> TextTable:
 
 
 def needed_cells(runs: Runs, budgets: Mapping[str, float]) -> TextTable:
-    """When the mean curve of each recipe first passes a level; no rows where there is none, and of too few seeds to
-    say anything of their spread."""
+    """When the mean curve of each recipe first passes a level. No rows without a level, or with too few seeds to say
+    anything about their spread."""
     rows: list[list[str]] = []
     head = ["level", "recipe", "needed", "against the reference"]
     if any(len(seeds) < LEAST for seeds in runs.values()):
         return head, rows
     for axis in AXES:
         for level in find_levels(runs, axis, budgets.get(axis, math.nan)):
-            name = f", {level.name}" if level.name else ""
-            level_text = f"{UNITS[axis]} to {number_text(level.value, share=True)}{name}"
-            rows += [[level_text, r.recipe, r.in_words(), r.difference_in_words()] for r in level.reached]
+            level_text = f"{UNITS[axis]} to {number_text(level.value, share=True)}"
+            if level.name:
+                level_text += f", {level.name}"
+            for crossing in level.reached:
+                rows.append([level_text, crossing.recipe, crossing.in_words(), crossing.difference_in_words()])
     return head, rows
 
 
@@ -247,10 +256,14 @@ def _count_in_file(number: Any, thing: str) -> str:
 
 
 def few_tested_words(compare: Mapping[str, Any]) -> str:
-    """That its seeds are tested on next to nothing, where they are; else ""."""
-    settings = [recipe.get("settings") for recipe in _recipes_by_name(compare).values()]
-    counts = [one.get("test_problems") for one in settings if isinstance(one, Mapping)]
-    fewest = min((count for count in counts if isinstance(count, int)), default=FEW_TESTED)
+    """A warning if its seeds are tested on too few problems to conclude anything, else ""."""
+    counts = []
+    for recipe in _recipes_by_name(compare).values():
+        settings = recipe.get("settings")
+        count = settings.get("test_problems") if isinstance(settings, Mapping) else None
+        if isinstance(count, int):
+            counts.append(count)
+    fewest = min(counts, default=FEW_TESTED)
     return f"{count_of(fewest, 'test problem')} a seed: nothing can be concluded" if fewest < FEW_TESTED else ""
 
 

@@ -42,9 +42,10 @@ class LevelCrossing:
             return f"not within {amount_text(self.end, self.axis)} ({count})"
         if len(self.seeds) == 1 or not crossings:
             return f"{amount_text(self.at, self.axis)} ({count})"
-        seeds_text = f"{count_of(len(crossings), 'seed')}" if len(crossings) == len(self.seeds) else count
+        if len(crossings) == len(self.seeds):
+            count = count_of(len(crossings), "seed")
         at, least, most = (amount_text(value, self.axis) for value in (self.at, crossings[0], crossings[-1]))
-        return f"{at} ({least} to {most} over {seeds_text})"
+        return f"{at} ({least} to {most} over {count})"
 
     def difference_in_words(self) -> str:
         """The difference to the reference in words, "" when there is none."""
@@ -53,7 +54,7 @@ class LevelCrossing:
         change = self.difference
         size = f"{'−' if change.value < 0 else '+'}{amount_text(abs(change.value), self.axis)}"
         if change.n < LEAST:
-            return f"{size}, {change.n} shared {'seed' if change.n == 1 else 'seeds'}: no verdict"
+            return f"{size}, {count_of(change.n, 'shared seed')}: no verdict"
         low_high = f"{amount_text(change.low, self.axis)} to {amount_text(change.high, self.axis)}"
         return f"{size} (95\u202f% interval {low_high})"
 
@@ -73,10 +74,11 @@ def first_crossing(points: Points, level: float) -> float | None:
     """The first x at which a line is at or above ``level``, by linear interpolation; None when it never is."""
     previous: tuple[float, float] | None = None
     for x, y in points:
-        if y >= level:
-            return (
-                x if previous is None else previous[0] + (x - previous[0]) * (level - previous[1]) / (y - previous[1])
-            )
+        if y >= level and previous is None:
+            return x
+        if y >= level and previous is not None:
+            x0, y0 = previous
+            return x0 + (x - x0) * (level - y0) / (y - y0)
         previous = (x, y)
     return None
 

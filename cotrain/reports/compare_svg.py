@@ -66,8 +66,10 @@ class Frame:
 
 def curves_svg(runs: Runs) -> str:
     """Mean and 95 % band over seeds of the main figures, over each cost; "" when no run has a curve."""
+    measured = figures_on_curves(runs)
+    roles = roles_in(measured)
     rows = []
-    for metric, roles in _panel_metrics(runs):
+    for metric in _panel_metrics(measured, roles):
         bands_by_axis = []
         for axis in AXES:
             bands_by_axis.append({name: _metric_band(seeds, metric, axis) for name, seeds in runs.items()})
@@ -83,28 +85,40 @@ def _metric_band(seeds: Mapping[Any, SeedRun], metric: str, axis: str) -> Band:
 
 def differences_svg(runs: Runs) -> str:
     """The same curves minus those of the reference, paired by seed; "" when there is nothing to compare."""
+    measured = figures_on_curves(runs)
+    roles = roles_in(measured)
     rows = []
-    for metric, roles in _panel_metrics(runs):
-        bands_by_axis = [difference_bands(runs, metric, axis) for axis in AXES]
-        title = f"{label_of(metric, roles)}, minus {strip_folders(bands_by_axis[0][0])}"
-        if any(mean for _, bands in bands_by_axis for mean, _ in bands.values()):
-            rows.append((metric, title, [bands for _, bands in bands_by_axis]))
+    for metric in _panel_metrics(measured, roles):
+        reference = ""
+        has_points = False
+        bands_by_axis = []
+        for axis in AXES:
+            reference_on_axis, bands = difference_bands(runs, metric, axis)
+            reference = reference or reference_on_axis
+            has_points = has_points or any(mean for mean, _ in bands.values())
+            bands_by_axis.append(bands)
+        if has_points:
+            title = f"{label_of(metric, roles)}, minus {strip_folders(reference)}"
+            rows.append((metric, title, bands_by_axis))
     return draw_panels("Differences in points, paired by seed, with 95 % bands", rows, list(runs), zero=True)
 
 
-def _panel_metrics(runs: Runs) -> list[tuple[str, set[str]]]:
-    measured = figures_on_curves(runs)
-    roles = roles_in(measured)
-    return [
-        (metric, roles)
-        for metric in in_reading_order(measured)
-        if metric.count("/") == 1 and parse_metric_name(metric, roles).metric in PANELS
-    ]
+def _panel_metrics(measured: set[str], roles: set[str]) -> list[str]:
+    """The metrics that have panels, those of further splits left out."""
+    of_usual_split = [metric for metric in in_reading_order(measured) if metric.count("/") == 1]
+    return [metric for metric in of_usual_split if parse_metric_name(metric, roles).metric in PANELS]
 
 
 def draw_panels(
     title: str, rows: Sequence[tuple[str, str, Sequence[Mapping[str, Band]]]], names: Sequence[str], *, zero: bool
 ) -> str:
+    """The picture as SVG; "" if nothing was measured.
+
+    Args:
+        rows: (metric, its label, by axis: recipe → its band); a panel for each axis.
+        names: all recipes, which have a colour each by their place here.
+        zero: whether the curves are differences: then the panels have a line at 0.
+    """
     measured: set[str] = set()
     for _, _, bands_by_axis in rows:
         for bands in bands_by_axis:
@@ -112,10 +126,10 @@ def draw_panels(
     if not measured:
         return ""
     drawn_names = [name for name in names if name in measured]
-    head = 26 + LINE * len(drawn_names)
-    down = -(-len(AXES) // ACROSS)  # rows of panels of one metric
+    head = 26 + LINE * len(drawn_names)  # height of the title and the legend
+    panel_rows = math.ceil(len(AXES) / ACROSS)  # of one metric
     width = ACROSS * (LEFT + WIDTH) + GAP
-    height = head + len(rows) * down * (TOP + HEIGHT + FOOT) + 8
+    height = head + len(rows) * panel_rows * (TOP + HEIGHT + FOOT) + 8
     parts = [f'<text x="12" y="18" class="title">{escape_attribute(title)}</text>']
     for line, name in enumerate(drawn_names):
         y = 26 + LINE * line + 10
@@ -123,11 +137,11 @@ def draw_panels(
         parts.append(f'<text x="52" y="{y + 4}">{escape_attribute(strip_folders(name), 110)}</text>')
 
     for row, (metric, label, bands_by_axis) in enumerate(rows):
-        for place, axis in enumerate(AXES):
-            panel_row, panel_column = divmod(place, ACROSS)
+        for panel, (axis, bands) in enumerate(zip(AXES, bands_by_axis, strict=True)):
+            panel_row, panel_column = divmod(panel, ACROSS)
             x = LEFT + panel_column * (WIDTH + LEFT + GAP // 2)
-            y = head + (row * down + panel_row) * (TOP + HEIGHT + FOOT) + TOP
-            parts.append(_draw_panel((x, y), label, metric, axis, bands_by_axis[place], names, zero))
+            y = head + (row * panel_rows + panel_row) * (TOP + HEIGHT + FOOT) + TOP
+            parts.append(_draw_panel((x, y), label, metric, axis, bands, names, zero))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
         f' role="img" font-family="system-ui,-apple-system,Segoe UI,Helvetica,Arial,sans-serif" font-size="12"'
@@ -146,6 +160,7 @@ def _draw_panel(
     names: Sequence[str],
     zero: bool,
 ) -> str:
+    """One panel, whose drawing area begins at ``corner``; "" without a point."""
     left, top = corner
     xs: list[float] = []
     ys: list[float] = []
@@ -169,9 +184,8 @@ def _draw_panel(
         high = min(high, 1.0)
 
     margin = 0.05 * (high - low) or 0.05
-    frame = Frame(
-        left=min(xs), right=max(xs) if max(xs) > min(xs) else min(xs) + 1, low=low - margin, high=high + margin
-    )
+    right = max(xs) if max(xs) > min(xs) else min(xs) + 1  # a frame of one point has a width, too
+    frame = Frame(left=min(xs), right=right, low=low - margin, high=high + margin)
 
     def to_pixels(x: float, y: float) -> str:
         return f"{left + frame.x(x):.1f} {top + frame.y(y):.1f}"
@@ -192,10 +206,12 @@ def _draw_panel(
 
     parts.append(f'<text x="{left + WIDTH}" y="{top + HEIGHT + 32}" text-anchor="end" class="soft">{unit}</text>')
     for name, (_, spread) in bands.items():
-        i = names.index(name)
         if len(spread) > 1:
-            edge = [to_pixels(x, b) for x, _, b in spread] + [to_pixels(x, a) for x, a, _ in reversed(spread)]
-            parts.append(f'<path d="M{"L".join(edge)}Z" fill="{COLOURS[i % len(COLOURS)]}" fill-opacity="0.13"/>')
+            upper_edge = [to_pixels(x, high) for x, _, high in spread]
+            lower_edge = [to_pixels(x, low) for x, low, _ in reversed(spread)]
+            outline = "L".join(upper_edge + lower_edge)
+            colour = COLOURS[names.index(name) % len(COLOURS)]
+            parts.append(f'<path d="M{outline}Z" fill="{colour}" fill-opacity="0.13"/>')
 
     for name, (mean, _) in bands.items():
         if mean:
@@ -204,16 +220,21 @@ def _draw_panel(
     return "".join(parts)
 
 
-def _stroke_attributes(i: int) -> str:
-    dash = f' stroke-dasharray="{DASHES[i % len(DASHES)]}"' if DASHES[i % len(DASHES)] else ""
-    return f'fill="none" stroke="{COLOURS[i % len(COLOURS)]}" stroke-width="2"{dash}'
+def _stroke_attributes(recipe: int) -> str:
+    """Colour and dashes of the line of the recipe with this number."""
+    pattern = DASHES[recipe % len(DASHES)]
+    dashes = f' stroke-dasharray="{pattern}"' if pattern else ""
+    return f'fill="none" stroke="{COLOURS[recipe % len(COLOURS)]}" stroke-width="2"{dashes}'
 
 
 def _axis_unit(axis: str, largest: float) -> tuple[str, float]:
+    """``("million tokens", 1e6)``: the words at an axis, and by what its values are divided."""
     unit = UNITS[axis]
     if largest >= 1e9:
         power = 3 * int(math.log10(largest) // 3)
         return f"1e{power} {unit}", 10.0**power
     if largest >= 1e6:
         return f"million {unit}", 1e6
-    return (f"thousand {unit}", 1e3) if largest >= 1e4 else (unit, 1.0)
+    if largest >= 1e4:
+        return f"thousand {unit}", 1e3
+    return unit, 1.0

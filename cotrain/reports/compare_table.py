@@ -1,11 +1,12 @@
 """The figures of a comparison: every recipe against a reference, at the end and at equal amounts of each cost.
 
-The reference of a figure is the first recipe that has it: the first one of all, except where that has no such role (the
-verifier's figures next to GRPO). At the end figures are those on test problems, whatever each recipe had spent by then,
-and intervals are over seeds and problems; the differences are paired by seed and problem. At equal batches, tokens,
-FLOPs and seconds they are read off the curves on validation problems, by linear interpolation at an amount that every
-run has reached, with intervals over seeds, each of which has validation problems of its own. What is said of a
-difference: ``compare_words``.
+- At the end: figures on test problems, whatever each recipe had spent by then. Intervals are over seeds and problems,
+  and differences are paired by seed and problem.
+- At equal batches, tokens, FLOPs and seconds: read off the curves on validation problems, by linear interpolation at an
+  amount that every run has reached. Intervals are over seeds, each of which has validation problems of its own.
+
+The reference of a figure is the first recipe that has it. This is the first recipe of the comparison, unless that one
+has no such role: GRPO has no verifier. ``compare_words`` puts differences into words.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class SeedRun:
     curve: tuple[CurvePoint, ...]  # in the order of the run
     before: Mapping[str, Estimate]
     after: Mapping[str, Estimate]
-    problems: Mapping[str, Mapping[str, float]]  # metric → test problem → what it says at the end
+    problems: Mapping[str, Mapping[str, float]]  # metric → test problem → the metric on it at the end
 
     def metric_curve(self, metric: str, axis: str) -> list[tuple[float, float]]:
         """The curve of one metric over one of ``AXES``."""
@@ -71,14 +72,20 @@ Runs = Mapping[str, Mapping[Any, SeedRun]]  # recipe → seed → run
 
 
 def comparison_table(compare: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of compare.json that follows from its runs: ``{"budgets", "table", "lines"}``.
+    """The content of compare.json that follows from its runs.
 
-    ``budgets``: the amount of each cost at which curves are read. ``table``: rows ``{"at", "metric", "recipe",
-    "reference", "before", "after", "difference", "seen", "words"}``, where ``at`` is "end" or one of ``AXES``, the
-    figures are means over seeds as ``Estimate.to_json`` writes them, ``difference`` is this recipe minus ``reference``
-    over the seeds that both have (both None for the reference itself), ``seen`` the smallest difference that could have
-    been seen and ``words`` what follows; a recipe without the figure has no row. ``lines``: the same as plain text for
-    a terminal, the headlines at the end only.
+    ::
+
+        budgets         axis → the amount at which curves are read
+        table           a row for each figure of each recipe that has it, with these cells:
+            at          "end", or one of ``AXES``
+            metric, recipe
+            reference   the recipe that this one is compared with; None in the row of the reference itself
+            before, after   means over seeds, as ``Estimate.to_json`` writes them
+            difference  this recipe minus the reference, over the seeds that both have; None for the reference
+            seen        the smallest difference that would have been significant
+            words       the difference in words
+        lines           the headlines at the end as plain text, for a terminal
     """
     runs = runs_of(compare)
     budgets = budgets_of(runs)
@@ -89,27 +96,34 @@ def comparison_table(compare: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_table(compare: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same with its table, which is made where it is not there yet."""
+    """compare.json with its table, which older files lack: it follows from the runs."""
     return compare if "table" in compare else {**compare, **comparison_table(compare)}
 
 
 def runs_of(compare: Mapping[str, Any]) -> dict[str, dict[Any, SeedRun]]:
-    """recipe → seed → run, from ``{"recipes": {name: {"seeds": [{"seed", "curve": [{"spent": {axis: amount}, "figures":
-    {metric: value}}, …], "before", "after", "problems"}]}}}``; what does not fit is left out."""
+    """recipe → seed → run, from compare.json; what does not have this form is left out.
+
+    ::
+
+        {"recipes": {name: {"seeds": [{"seed", "curve", "before", "after", "problems"}, …]}}}
+        curve: [{"spent": {axis: amount}, "figures": {metric: value}}, …]
+    """
     recipes = compare.get("recipes")
     runs: dict[str, dict[Any, SeedRun]] = {}
-    for name, recipe in recipes.items() if isinstance(recipes, Mapping) else ():
-        seeds = recipe.get("seeds", ()) if isinstance(recipe, Mapping) else ()
-        runs[str(name)] = {
-            run.get("seed", i): SeedRun(
-                curve=_parse_curve(run.get("curve")),
-                before=parse_estimates(run.get("before")),
-                after=parse_estimates(run.get("after")),
-                problems=run.get("problems") or {},
-            )
-            for i, run in enumerate(seeds)
-            if isinstance(run, Mapping)
-        }
+    if not isinstance(recipes, Mapping):
+        return runs
+    for name, recipe in recipes.items():
+        by_seed: dict[Any, SeedRun] = {}
+        saved_runs = recipe.get("seeds", ()) if isinstance(recipe, Mapping) else ()
+        for number, run in enumerate(saved_runs):
+            if isinstance(run, Mapping):
+                by_seed[run.get("seed", number)] = SeedRun(
+                    curve=_parse_curve(run.get("curve")),
+                    before=parse_estimates(run.get("before")),
+                    after=parse_estimates(run.get("after")),
+                    problems=run.get("problems") or {},
+                )
+        runs[str(name)] = by_seed
     return runs
 
 
@@ -121,10 +135,8 @@ def budgets_of(runs: Runs) -> dict[str, float]:
     spent_at_end = [curve[-1].spent for curve in curves]
     budgets = {}
     for axis in AXES:
-        amounts = [spent.get(axis) for spent in spent_at_end]
-        amounts_known = [amount for amount in amounts if amount is not None]
-        if len(amounts_known) == len(amounts):
-            budgets[axis] = min(amounts_known)
+        if all(spent.get(axis) is not None for spent in spent_at_end):
+            budgets[axis] = min(spent[axis] for spent in spent_at_end)
     return budgets
 
 
@@ -204,14 +216,18 @@ def _subtract_curves(one: Points, other: Points) -> Points:
 
 def label_of(metric: str, roles: set[str]) -> str:
     """``"solver: pass@1, longer problems"``."""
-    part = parse_metric_name(metric, roles)
-    label = labelled_metric(part.metric, [0.5]).label
-    whose = f"{part.who}: {label}" if part.who else label
-    return f"{whose}, {split_label(part.split)}" if part.split else whose
+    name = parse_metric_name(metric, roles)
+    label = labelled_metric(name.metric).label
+    if name.who:
+        label = f"{name.who}: {label}"
+    if name.split:
+        label += f", {split_label(name.split)}"
+    return label
 
 
 def strip_folders(name: str) -> str:
-    """A recipe's name or a setting without the folders of its paths, for files that leave this machine."""
+    """A recipe's name or a setting without the folders of its paths, for files that leave this machine:
+    ``/home/me/mine.py:brief`` becomes ``mine.py:brief``."""
     return re.sub(r"(?<![^,=:\s\[\"'])[/.~][^,=:\s]*/", "", name)
 
 
@@ -243,8 +259,8 @@ def is_main(metric: str) -> bool:
 
 
 def is_headline(metric: str) -> bool:
-    """Is this one of the figures that stand next to each other at the end? No one of them alone says what was learned:
-    greedy decoding, one sample, the best of several and their vote move apart."""
+    """Whether this is one of the figures that are shown next to each other at the end: greedy decoding, one sample, the
+    best of several, and their vote. They can change in different directions, so none of them is shown alone."""
     if is_main(metric):
         return True
     _, *names = metric.split("/")
@@ -272,7 +288,7 @@ def verdict_table(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, dict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _FigureOfAll:
+class _Figure:
     """One figure of all recipes, at the end or at one amount of a cost."""
 
     at: str  # "end" or one of ``AXES``
@@ -287,7 +303,7 @@ class _FigureOfAll:
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Between which its intervals stay."""
+        """The range of the metric, to which intervals are clipped."""
         values: list[float] = []
         for by_seed in (*self.start.values(), *self.final.values()):
             values += [value for value in by_seed.values() if math.isfinite(value)]
@@ -301,7 +317,7 @@ def _table_rows(runs: Runs, at: str, budget: float) -> list[dict[str, Any]]:
     for metric in in_reading_order(measured):
         start = {name: _start_values(runs[name], metric, at) for name in runs}
         final = {name: _final_values(runs[name], metric, at, budget) for name in runs}
-        figure = _FigureOfAll(at=at, metric=metric, start=start, final=final)
+        figure = _Figure(at=at, metric=metric, start=start, final=final)
         label = parse_metric_name(metric, roles).metric
         rows += [_table_row(runs, figure, name, label) for name in runs if final[name] or start[name]]
     return rows
@@ -315,16 +331,16 @@ def _figures_at_end(runs: Runs) -> set[str]:
     return figures
 
 
-def _table_row(runs: Runs, figure: _FigureOfAll, name: str, label: str) -> dict[str, Any]:
-    """What one recipe says of a figure. ``label``: the figure's name without role and split."""
+def _table_row(runs: Runs, figure: _Figure, name: str, label: str) -> dict[str, Any]:
+    """The row of one recipe, as ``comparison_table`` says. ``label``: the figure's name without role and split."""
     change = None
     smallest = None
     words = ""
     if figure.reference not in (None, name):
         change = over_seeds_and_problems(_seed_differences(runs, figure, name, str(figure.reference)))
         words = difference_in_words(change, label, verdict=figure.at == "end")
-        least = smallest_significant(change)
-        smallest = least if math.isfinite(least) else None
+        if math.isfinite(smallest_significant(change)):
+            smallest = smallest_significant(change)
 
     seed_values = []
     for seed, value in figure.final[name].items():
@@ -343,8 +359,8 @@ def _table_row(runs: Runs, figure: _FigureOfAll, name: str, label: str) -> dict[
     }
 
 
-def _seed_differences(runs: Runs, figure: _FigureOfAll, name: str, reference: str) -> list[tuple[float, list[float]]]:
-    """For each seed that both have: the difference of the figures, and of what each problem says that both have."""
+def _seed_differences(runs: Runs, figure: _Figure, name: str, reference: str) -> list[tuple[float, list[float]]]:
+    """For each seed that both recipes have: the difference of the figure, and its differences on shared problems."""
     differences = []
     for seed, value in figure.final[name].items():
         if seed not in figure.final[reference]:
@@ -391,15 +407,22 @@ def group_by_figure(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[M
 
 
 def _terminal_lines(rows: Sequence[Mapping[str, Any]], first: str) -> list[str]:
+    """The headlines at the end. ``first``: the comparison's first recipe."""
     roles = roles_in({row["metric"] for row in rows})
     lines = []
-    for reference, group in group_by_figure([row for row in rows if row["at"] == "end" and is_headline(row["metric"])]):
-        instead = "" if reference == first else f", against {reference}, the first that has it"
-        lines.append(f"{label_of(group[0]['metric'], roles)}, {budget_in_words('end', {})}{instead}")
+    headlines = [row for row in rows if row["at"] == "end" and is_headline(row["metric"])]
+    for reference, group in group_by_figure(headlines):
+        title = f"{label_of(group[0]['metric'], roles)}, {budget_in_words('end', {})}"
+        if reference != first:
+            title += f", against {reference}, the first that has it"
+        lines.append(title)
         for row in group:
-            before, after = Estimate.from_json(row["before"]), Estimate.from_json(row["after"])
-            start_and_end = f"{number_text(before.value, share=True):>8s} → {number_text(after.value, share=True):>8s}"
-            lines.append(f"  {row['recipe']:32s} {start_and_end}{'  ' + row['words'] if row['words'] else ''}")
+            before = number_text(Estimate.from_json(row["before"]).value, share=True)
+            after = number_text(Estimate.from_json(row["after"]).value, share=True)
+            line = f"  {row['recipe']:32s} {before:>8s} → {after:>8s}"
+            if row["words"]:
+                line += f"  {row['words']}"
+            lines.append(line)
     return lines
 
 

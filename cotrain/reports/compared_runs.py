@@ -81,23 +81,23 @@ class ComparedRuns:
         self._numbers = numbers
 
     def stamp(self) -> list[float]:
-        """Changes when there is something new to draw."""
+        """Numbers of which one changes when there is something new to draw."""
         counts: list[float] = []
         for seeds in self.arms.values():
             for run in seeds.values():
-                of_run = run.stamp()
-                counts += [of_run[name] for name in ("steps", "evaluations", "ended", "recipe")]
+                stamp = run.stamp()
+                counts += [stamp[name] for name in ("steps", "evaluations", "ended", "recipe")]
         path = self.place.path / "compare.json"
         return [*counts, path.stat().st_mtime if path.is_file() else 0.0]
 
     def document(self) -> dict[str, Any]:
-        """Everything but rollouts."""
+        """What the page shows, without rollouts."""
         for seeds in self.arms.values():
             for run in seeds.values():
                 run.read_new()
-        compare, _ = read_json_object(self.place.path / "compare.json")
-        if self.place.kind != "comparison":
-            compare = {}
+        compare: dict[str, Any] = {}  # {}: seeds of one recipe, or a comparison that is still being made
+        if self.place.kind == "comparison":
+            compare, _ = read_json_object(self.place.path / "compare.json")
         curves = {}
         for arm, seeds in self.arms.items():
             curves[arm] = {seed: run.curves for seed, run in seeds.items()}
@@ -133,46 +133,48 @@ class ComparedRuns:
         """The problems that the runs of one seed met, those on which the arms differ most first, and where to find the
         solutions of each."""
         groups_by_problem: dict[str, dict[str, dict[str, Any]]] = {}
-        reading = 0
+        reading = 0  # steps whose rollouts are still to be read
         runs = {arm: seeds[seed] for arm, seeds in self.arms.items() if seed in seeds}
         for arm, run in runs.items():
             reading += run.rollouts.step_count() - run.rollouts.read_step_count()
             for problem, group in _latest_groups(run).items():
                 groups_by_problem.setdefault(problem, {})[arm] = {**group, "run": self._numbers.get(run.directory)}
 
-        least_arms = min(2, len(runs))
+        min_arms = min(2, len(runs))
         shared: list[dict[str, Any]] = []
         for problem, groups in groups_by_problem.items():
-            if len(groups) >= least_arms:
+            if len(groups) >= min_arms:
                 arms = {redact_texts(arm): group for arm, group in groups.items()}
                 shared.append({"problem": problem, "apart": _share_range(groups), "arms": arms})
-        shared.sort(key=lambda one: (-float(one["apart"]), str(one["problem"])))
+        shared.sort(key=lambda entry: (-float(entry["apart"]), str(entry["problem"])))
         return {"seed": seed, "reading": reading, "all": len(shared), "problems": shared[:MOST_PROBLEMS]}
 
 
 def _latest_groups(run: RunView) -> dict[str, dict[str, Any]]:
     """problem → its latest group of a run: step, task, and of each member whether it is right and was called right."""
-    step, task, member, role, right, said, problem_at = (
-        FIELDS.index(name) for name in ("step", "task", "member", "role", "right", "said", "problem")
-    )
-    rows, problems, _ = run.rollouts.known_rows()
+    table, problems, _ = run.rollouts.known_rows()
+    rows = [dict(zip(FIELDS, row, strict=True)) for row in table]
+    rows.sort(key=lambda row: (row["step"], row["task"], row["member"], row["role"]))
     groups: dict[str, dict[str, Any]] = {}
-    for row in sorted(rows, key=lambda row: (row[step], row[task], row[member], row[role])):
-        problem = problems[row[problem_at]]
+    for row in rows:
+        problem = problems[row["problem"]]
         group = groups.get(problem)
-        if group is None or (group["step"], group["task"]) != (row[step], row[task]):
-            group = groups[problem] = {"step": row[step], "task": row[task], "members": []}
-        if not group["members"] or group["members"][-1][0] != row[member]:
-            group["members"].append([row[member], row[right], row[said]])
+        is_same_group = group is not None and (group["step"], group["task"]) == (row["step"], row["task"])
+        if group is None or not is_same_group:
+            group = groups[problem] = {"step": row["step"], "task": row["task"], "members": []}
+        is_next_member = not group["members"] or group["members"][-1][0] != row["member"]
+        if is_next_member:  # of a member with several rows, such as two roles, the first counts
+            group["members"].append([row["member"], row["right"], row["said"]])
     return groups
 
 
 def _share_range(arms: Mapping[str, Mapping[str, Any]]) -> float:
-    """How far the arms' shares of right solutions are apart."""
+    """The largest minus the smallest share of right solutions among the arms."""
     shares = []
-    for figures in arms.values():
-        graded = [right for _, right, _ in figures["members"] if right is not None]
-        shares += [sum(graded) / len(graded)] if graded else []
+    for group in arms.values():
+        graded = [right for _, right, _ in group["members"] if right is not None]
+        if graded:
+            shares.append(sum(graded) / len(graded))
     return max(shares) - min(shares) if shares else 0.0
 
 
@@ -212,20 +214,24 @@ def _titled_table(title: str, lead: str, cells: TextTable, *, folded: bool = Fal
 
 
 def _headline_sentences(table: Sequence[Mapping[str, Any]], few: str) -> list[dict[str, Any]]:
-    """The sentences on the headlines of the first role at the end. ``few``: why nothing can be said of them, or ""."""
-    wanted = [row for row in table if row["words"] and row["at"] == "end" and is_headline(row["metric"])]
+    """The sentences on the headlines of the first role at the end. ``few``: a warning of too few problems, or ""."""
+    headlines = [row for row in table if row["words"] and row["at"] == "end" and is_headline(row["metric"])]
+    if not headlines:
+        return []
+    first_role = headlines[0]["metric"].split("/")[0]
     roles = roles_in({row["metric"] for row in table})
-    first = wanted[0]["metric"].split("/")[0] if wanted else ""
-    return [
-        {
-            "recipe": row["recipe"],
-            "reference": row["reference"],
-            "label": label_of(row["metric"], roles),
-            "words": f"{few}; {row['words']}" if few else row["words"],
-        }
-        for row in wanted
-        if row["metric"].startswith(f"{first}/")
-    ]
+    sentences = []
+    for row in headlines:
+        if row["metric"].startswith(f"{first_role}/"):
+            sentences.append(
+                {
+                    "recipe": row["recipe"],
+                    "reference": row["reference"],
+                    "label": label_of(row["metric"], roles),
+                    "words": f"{few}; {row['words']}" if few else row["words"],
+                }
+            )
+    return sentences
 
 
 def _figure_table(
@@ -272,7 +278,7 @@ def differing_settings(arms: Mapping[str, Sequence[RunView]]) -> TextTable:
 
 
 def open_study(place: ViewPlace, open_runs: Callable[[ViewPlace], ComparedRuns]) -> dict[str, Any]:
-    """The study in a directory, with those of its parts that there are. Raises KeyError, TypeError for a damaged
+    """The study in a directory, with those of its parts that exist already. Raises KeyError, TypeError for a damaged
     study.json."""
     study, note = read_json_object(place.path / "study.json")
     if note:
@@ -287,13 +293,18 @@ def open_study(place: ViewPlace, open_runs: Callable[[ViewPlace], ComparedRuns])
 
 
 def folder_row(place: ViewPlace) -> dict[str, Any]:
-    """One line of the list of a folder, from the files that are read at once."""
-    runs = [place.path] if place.kind == "run" else [run for seeds in place.arms.values() for run in seeds.values()]
-    recipe, _ = read_json_object(place.path / RECIPE) if place.kind == "run" else ({}, "")
-    summary, _ = read_json_object(place.path / "summary.json") if place.kind == "run" else ({}, "")
+    """What the list of a folder says of one place. Only small files are read for it."""
+    recipe: dict[str, Any] = {}
+    summary: dict[str, Any] = {}
+    if place.kind == "run":
+        runs = [place.path]
+        recipe, _ = read_json_object(place.path / RECIPE)
+        summary, _ = read_json_object(place.path / "summary.json")
+    else:
+        runs = [run for seeds in place.arms.values() for run in seeds.values()]
     roles = sorted(roles_in(set(parse_estimates(summary.get("after")))))
-    measured = figure_rows(parse_estimates(summary.get("before")), summary, roles)
-    wanted = (one for one in measured if one["name"] == "pass@1" and not one["split"] and one["after"])
+    figures = figure_rows(parse_estimates(summary.get("before")), summary, roles)
+    accuracies = [figure for figure in figures if figure["name"] == "pass@1" and not figure["split"]]
     return {
         "name": place.name,
         "kind": place.kind,
@@ -302,7 +313,7 @@ def folder_row(place: ViewPlace) -> dict[str, Any]:
         "planned": recipe.get("steps"),
         "runs": len(runs),
         "ended": sum((run / "summary.json").is_file() for run in runs),
-        "figure": next(wanted, None),
+        "figure": next((figure for figure in accuracies if figure["after"]), None),
     }
 
 

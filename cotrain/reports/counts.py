@@ -29,29 +29,31 @@ from typing import Any
 from cotrain.core.notes import CORRECT, FINAL, FIRST_WRONG, SCORE, STEP_OK, STEP_REASONS, VERDICTS
 
 COUNTS = ("tp", "fn", "tn", "fp", "unread", "step_tp", "step_fn", "step_tn", "step_fp", "first_found", "first_missed")
-BINS = 10  # of a review's probability
+BINS = 10  # bins of the probability that a review gives
 SIZES = (1, 2, 4, 8, 16, 32, 64)  # n of best-of-n
-RATE_BINS = 9  # of the share of right solutions: eight below 1, and 1 itself
-MOST_KINDS = 40  # most kinds of errors, by judge
+RATE_BINS = 9  # bins of the share of right solutions in a group: eight below 1, and 1 itself
+MOST_KINDS = 40  # most kinds of errors that are counted for one judge; the rest are "others"
 LONGEST_REASON = 60  # characters
 NO_STEP = "no step is wrong"
 Json = Mapping[str, Any]
-Key = tuple[str, ...]
+Key = tuple[str, ...]  # path in the table above, such as ("errors", role, kind)
 
 
 class RolloutCounts:
-    """Sums of one step."""
+    """The counts of one step."""
 
     def __init__(self) -> None:
         self.sums: dict[Key, list[float]] = {}
 
     def add_values(self, key: Key, values: Sequence[float]) -> None:
+        """Add to the sums of ``key``, which are 0 at first."""
         sums = self.sums.setdefault(key, [0.0] * len(values))
         for place, value in enumerate(values):
             sums[place] += value
 
     def count_review(self, solution: Json, review: Json, kind: str | None) -> None:
-        """One review of a solution whose truth is known; ``kind``: of the solution's first error."""
+        """Count one review. Nothing is counted if the truth of the solution is unknown. ``kind``: the kind of the first
+        error in the solution, None if no step is wrong."""
         right = bool_or_none(CORRECT.name, solution["metadata"])
         if right is None:
             return
@@ -81,13 +83,14 @@ class RolloutCounts:
         self.add_values(("pairs", f"{one}|{other}"), [both, only_a, only_b, neither])
 
     def count_group(self, role: str, scored: Sequence[tuple[float | None, bool | None]]) -> None:
-        """One group of solutions: (what its verifier says, is it right)."""
+        """Count one group. ``scored``: (the verifier's score, whether it is right) of each solution; None: unknown."""
         graded = [right for _, right in scored if right is not None]
         if len(graded) > 1:
             bin_of_rate = int((RATE_BINS - 1) * sum(graded) / len(graded))
-            self.add_values(("rates", role), [float(place == bin_of_rate) for place in range(RATE_BINS)])
+            one_hot = [float(index == bin_of_rate) for index in range(RATE_BINS)]
+            self.add_values(("rates", role), one_hot)
 
-        readable = [(said, right) for said, right in scored if said is not None and right is not None]
+        readable = [(score, right) for score, right in scored if score is not None and right is not None]
         if len(readable) < 2:
             return
         best = {n: best_of_n(readable, n) for n in SIZES if n <= len(readable)}
@@ -120,7 +123,7 @@ def _review_counts(solution: Json, review: Json, right: bool, final: bool | None
 
 
 def sum_rollout_counts(parts: Sequence[RolloutCounts]) -> dict[str, Any]:
-    """All but the verifiers' own counts, as one JSON object."""
+    """The sums over all steps as one JSON object, without ``judges``, whose counts are kept step by step."""
     total = RolloutCounts()
     for counts in parts:
         for key, values in counts.sums.items():
@@ -138,9 +141,9 @@ def sum_rollout_counts(parts: Sequence[RolloutCounts]) -> dict[str, Any]:
 
 
 def best_of_n(scored: Sequence[tuple[float, bool]], n: int) -> tuple[float, float, float]:
-    """What the judge says of the best of ``n`` drawn from a group, the chance that this one is right, and the chance
-    that any of the n is."""
-    order = sorted(scored, key=lambda one: -one[0])
+    """Of ``n`` solutions drawn from a group: the expected score of the best one, the chance that this one is right, and
+    the chance that any of them is."""
+    order = sorted(scored, key=lambda solution: -solution[0])  # the best score first
     size = len(order)
     subsets = comb(size, n)
     mean_score = 0.0
@@ -149,10 +152,10 @@ def best_of_n(scored: Sequence[tuple[float, bool]], n: int) -> tuple[float, floa
     while start < size:
         best_score, _ = order[start]
         tied = [right for score, right in order if score == best_score]
-        left = size - start
-        # The chance that one of ``tied`` is the best of n: subsets of the solutions that score no more, less those
-        # without any of ``tied``.
-        chance = (comb(left, n) - comb(left - len(tied), n)) / subsets
+        n_no_better = size - start  # ``tied``, and those that score less
+        # The chance that one of ``tied`` is the best of n: the subsets without a better one, minus those without any of
+        # ``tied``.
+        chance = (comb(n_no_better, n) - comb(n_no_better - len(tied), n)) / subsets
         mean_score += chance * best_score
         right_chance += chance * sum(tied) / len(tied)
         start += len(tied)
@@ -176,30 +179,37 @@ def vote_agreement(answers: Sequence[str | None]) -> list[bool | None]:
 
 def step_verdict_pairs(solution: Json, review: Json) -> list[tuple[bool, bool]]:
     """(truth, verdict) of each step that both know; [] where they count differently."""
-    true = solution["metadata"].get(STEP_OK.name)
+    truths, verdicts = _aligned_steps(solution, review)
+    pairs = zip(truths, verdicts, strict=True)
+    return [(ok, verdict) for ok, verdict in pairs if isinstance(ok, bool) and isinstance(verdict, bool)]
+
+
+def _aligned_steps(solution: Json, review: Json) -> tuple[list[Any], list[Any]]:
+    """The truth of each step of a solution and the review's verdict on it; two empty lists if these are not known, or
+    differ in number."""
+    truths = solution["metadata"].get(STEP_OK.name)
     verdicts = review["findings"].get(VERDICTS.name)
-    if not isinstance(true, list) or not isinstance(verdicts, list) or len(true) != len(verdicts):
-        return []
-    return [(ok, v) for ok, v in zip(true, verdicts, strict=True) if isinstance(ok, bool) and isinstance(v, bool)]
+    if not isinstance(truths, list) or not isinstance(verdicts, list) or len(truths) != len(verdicts):
+        return [], []
+    return truths, verdicts
 
 
 def finds_first_error(solution: Json, review: Json) -> bool | None:
     """Whether the first step that a review calls wrong is the first wrong one. None where no step is
     wrong, and where the verdicts cannot be aligned with the steps."""
-    true = solution["metadata"].get(STEP_OK.name)
-    verdicts = review["findings"].get(VERDICTS.name)
-    if not isinstance(true, list) or False not in true or not isinstance(verdicts, list) or len(true) != len(verdicts):
+    truths, verdicts = _aligned_steps(solution, review)
+    if False not in truths:
         return None
-    return False in verdicts and verdicts.index(False) == true.index(False)
+    return False in verdicts and verdicts.index(False) == truths.index(False)
 
 
 def first_error_reason(solution: Json) -> str | None:
-    """The reason of the first wrong step; "a wrong step" where none is known; None without a wrong step."""
+    """The reason why the first wrong step is wrong; "a wrong step" if it is unknown; None without a wrong step."""
     reasons = solution["metadata"].get(STEP_REASONS.name)
     first = solution["metadata"].get(FIRST_WRONG.name)
-    true = solution["metadata"].get(STEP_OK.name)
-    if first is None and isinstance(true, list) and False in true:
-        first = true.index(False)
+    truths = solution["metadata"].get(STEP_OK.name)
+    if first is None and isinstance(truths, list) and False in truths:
+        first = truths.index(False)
     if not isinstance(first, int) or isinstance(first, bool):
         return None
     has_reason = isinstance(reasons, list) and 0 <= first < len(reasons)
@@ -214,8 +224,9 @@ def review_probability(review: Json) -> float | None:
     return float(score) if is_number and 0.0 <= score <= 1.0 else None
 
 
-def bool_or_none(name: str, of: Json) -> bool | None:
-    value = of.get(name)
+def bool_or_none(name: str, values: Json) -> bool | None:
+    """The value of this name, if it is a bool; files may hold anything."""
+    value = values.get(name)
     return value if isinstance(value, bool) else None
 
 

@@ -1,10 +1,11 @@
 """The rows of ``metrics.jsonl`` as columns that a chart can draw: aligned, finite, and no more points than a screen
 shows.
 
-On the axis "step" a point is at how many steps were finished, as the console counts: the row of step 0 at 1, an
-evaluation of the start at 0. Each point of a long run is the mean of as many rows as it stands for; alarms are found on
-all rows. A metric of an objective (``generator/generator/loss``) is shown as its policy's. Infinite and missing values
-are None.
+- On the axis "step" a point is at the number of finished steps, as the console counts: the row of step 0 is at 1, an
+  evaluation of the start at 0.
+- A point of a long run is the mean of several neighbouring rows. Alarms are looked for in all rows.
+- A metric of an objective, ``generator/generator/loss``, is shown under the name of its policy, ``generator/loss``.
+- Infinite and missing values are None.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from cotrain.metrics.table import labelled_metric
 from cotrain.reports.follow import JsonlReader
 from cotrain.reports.guide import display_order, parse_metric_name, split_key
 
-# -- What each process of a run did, of the keys ``process/{process}/…`` of a row; nothing for a run in one process.
+# -- What each process of a run did, from the keys ``process/{process}/…`` of a row. A run in one process has none.
 
 
 PREFIX = "process/"
@@ -35,14 +36,16 @@ def processes_of(row: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The figures of each process, by its name."""
     figures_by_process: dict[str, dict[str, Any]] = {}
     for key, value in row.items():
-        name, _, figure = key.removeprefix(PREFIX).rpartition("/")
-        if key.startswith(PREFIX) and name:
-            figures_by_process.setdefault(name, {})[figure] = value
+        if not key.startswith(PREFIX):
+            continue
+        process, _, figure = key.removeprefix(PREFIX).rpartition("/")
+        if process:
+            figures_by_process.setdefault(process, {})[figure] = value
     return figures_by_process
 
 
 def process_cells(name: str, figures: Mapping[str, Any]) -> list[str]:
-    """A line of the live table: as ``TITLES``, "" where there is no figure."""
+    """The cells of a process in the live table, under ``TITLES``; "" without a figure."""
     tokens, published, publish_seconds, asleep = (finite_number(figures.get(figure)) for figure in FIGURES)
     return [
         name,
@@ -55,12 +58,13 @@ def process_cells(name: str, figures: Mapping[str, Any]) -> list[str]:
 
 
 def size_text(count: float) -> str:
-    """Bytes: ``3.4 MB``."""
-    place = 0
-    while count >= 999.5 and place < len(UNITS) - 1:
+    """A number of bytes: ``3.4 MB``."""
+    unit = 0
+    while count >= 999.5 and unit < len(UNITS) - 1:  # 999.5 would be written as 1000
         count = count / 1000
-        place = place + 1
-    return f"{count:.0f} {UNITS[place]}" if place == 0 or count >= 99.5 else f"{count:.1f} {UNITS[place]}"
+        unit = unit + 1
+    decimals = 0 if unit == 0 or count >= 99.5 else 1
+    return f"{count:.{decimals}f} {UNITS[unit]}"
 
 
 class ProcessMeans:
@@ -94,9 +98,9 @@ class ProcessMeans:
 
 
 POINTS = 800  # most points of a curve
-LARGEST = 1e300  # a larger number is none
-SPENT = ("rollout", "annotate", "credit", "reference", "update")  # seconds of a step's stages
-AXES = ("step", "tokens")  # keys that always rise
+LARGEST = 1e300  # a larger number counts as infinite
+STAGES = ("rollout", "annotate", "credit", "reference", "update")  # of a step, with their seconds in timings.jsonl
+AXES = ("step", "tokens")  # keys of a row that rise from row to row
 
 Values = dict[str, float]
 
@@ -105,7 +109,7 @@ class Curves:
     """The metrics of a run, as far as they have been read."""
 
     def __init__(self, directory: Path, *, problems: int = ENOUGH_PROBLEMS) -> None:
-        """``problems``: of a step of the run."""
+        """``problems``: number of problems in a step; some alarms need ``ENOUGH_PROBLEMS``."""
         self._problems = problems
         self._metrics = JsonlReader(directory / "metrics.jsonl")
         self._timings = JsonlReader(directory / "timings.jsonl")
@@ -119,10 +123,10 @@ class Curves:
         self.last: dict[str, Any] = {}  # the last row of training as it is in the file
         self._monitor = Monitor(problems=self._problems)
         self._unwatched: deque[dict[str, Any]] = deque()  # rows that the monitor has not seen
-        self._seconds: dict[int, float] = {}
-        self.processes = ProcessMeans()  # processes of a step, where the run had several
-        self.names: set[str] = set()
-        self._last_names: KeysView[str] = {}.keys()
+        self._seconds: dict[int, float] = {}  # step → how long it took
+        self.processes = ProcessMeans()  # empty for a run in one process
+        self.names: set[str] = set()  # of all metrics of training
+        self._last_names: KeysView[str] = {}.keys()  # of the last row: ``names`` is updated when they change
         self._operations: tuple[str, ...] = ()  # names of counts of floating-point operations
         self._flops: list[float] = []  # operations of each row
 
@@ -132,12 +136,12 @@ class Curves:
 
     @property
     def alarms(self) -> list[Alarm]:
-        """Those of the rows that have been watched."""
+        """The alarms of the rows that ``watch_rows`` has seen."""
         return self._monitor.alarms
 
     @property
     def unwatched_count(self) -> int:
-        """Rows that no band has looked at yet."""
+        """The number of rows that ``watch_rows`` has not seen."""
         return len(self._unwatched)
 
     def watch_rows(self, rows: int) -> bool:
@@ -159,7 +163,7 @@ class Curves:
             step = row.get("step")
             if not isinstance(step, int):
                 continue
-            seconds = [finite_number(row.get(key)) for key in SPENT]
+            seconds = [finite_number(row.get(key)) for key in STAGES]
             self._seconds[step] = sum(number for number in seconds if number is not None)
             self.processes.add_row(row)
 
@@ -171,15 +175,18 @@ class Curves:
         if finite_number(row.get("step")) is None:
             return
         if row.get("kind") == "evaluation":
-            shown = ("eval/", "step", "tokens", "updates/")
-            kept = {key: finite_number(v) for key, v in row.items() if key.startswith(shown)}
-            self.held_out.append({key.removeprefix("eval/"): v for key, v in kept.items() if v is not None})
+            figures: Values = {}
+            for key, value in row.items():
+                number = finite_number(value)
+                if number is not None and key.startswith(("eval/", "step", "tokens", "updates/")):
+                    figures[key.removeprefix("eval/")] = number
+            self.held_out.append(figures)
             return
         values: Values = {
             _CHART_NAMES[key]: value
             for key, value in row.items()
             if (value.__class__ is float or value.__class__ is int) and -LARGEST < value < LARGEST
-        }
+        }  # as finite_number, without a call for each of many values
         self._unwatched.append(dict(row))
         if values.keys() != self._last_names:
             self._last_names = values.keys()
@@ -193,8 +200,9 @@ class Curves:
 
     def phase_at(self, step: int) -> str:
         """The name of a step's phase; "" where it is not known."""
-        at = bisect.bisect_left([row["step"] for row in self.rows], step)
-        return self.phases[at] if at < len(self.rows) and self.rows[at]["step"] == step else ""
+        index = bisect.bisect_left([row["step"] for row in self.rows], step)
+        has_step = index < len(self.rows) and self.rows[index]["step"] == step
+        return self.phases[index] if has_step else ""
 
     def seconds_of_last(self) -> float | None:
         """How long the last step took."""
@@ -207,37 +215,43 @@ class Curves:
         rows = self.rows
         sums = self._running_sums()
         every = max(1, math.ceil(count / POINTS))
-        spans = [(at, min(count, at + every)) for at in range(0, count, every)]
+        spans = [(start, min(count, start + every)) for start in range(0, count, every)]  # rows of each point
 
         axes: dict[str, Any] = {}
         for name in AXES:
             if rows and name in rows[0]:
                 axes[name] = _finished_steps(rows, spans) if name == "step" else _span_ends(rows, spans, name)
-        for name in ("flops", "seconds", *sorted(self._policy_names("updates/"))):
+        updates = sorted(f"updates/{policy}" for policy in self._trained_policies())
+        for name in ("flops", "seconds", *updates):
             if sums and name in sums[0]:
                 axes[name] = _span_ends(sums, spans, name)
 
         series = sorted(name for name in self.names if name not in AXES and "/flops/" not in name)
-        policies = display_order(name.removeprefix("trained/") for name in self._policy_names("trained/"))
+        policies = display_order(self._trained_policies())
         return {
             "every": every,
             "rows": count,
             "axes": axes,
             "series": {name: _span_means(rows, spans, name) for name in series},
             "trained": {policy: _span_means(sums, spans, f"trained/{policy}", 0.0) for policy in policies},
-            "phases": [self.phases[a] for a, _ in spans],
+            "phases": [self.phases[start] for start, _ in spans],
         }
 
     def evaluation_columns(self) -> dict[str, Any]:
-        """The held-out figures in the same form."""
+        """The held-out figures: x axes and series."""
         rows = self.held_out
+        if not rows:
+            return {"axes": {}, "series": {}}
+        spans = [(index, index + 1) for index in range(len(rows))]  # a point for each row
+        spent = self.spent_at_steps([row["step"] for row in rows])
+        axes = {"step": _finished_steps(rows, spans)}
+        for name in spent[0]:
+            if name != "batches":  # the same as steps
+                axes[name] = _span_ends(spent, spans, name)
+
         names = sorted({name for row in rows for name in row} - {"step", "tokens"})
-        spans = [(at, at + 1) for at in range(len(rows))]
-        spent = self.spent_at_steps([row["step"] for row in rows]) if rows else []
-        axes: dict[str, Any] = {"step": _finished_steps(rows, spans)} if rows else {}
-        axes |= {name: _span_ends(spent, spans, name) for name in (spent[0] if spent else ()) if name != "batches"}
-        shown = [name for name in names if not name.startswith("updates/")]
-        return {"axes": axes, "series": {name: _span_means(rows, spans, name) for name in shown}}
+        figures = [name for name in names if not name.startswith("updates/")]
+        return {"axes": axes, "series": {name: _span_means(rows, spans, name) for name in figures}}
 
     def spent_by_row(self) -> list[Values]:
         """The amounts that had been spent after each row, by the name of the axis."""
@@ -253,36 +267,36 @@ class Curves:
         return spent_by_row
 
     def spent_at_steps(self, steps: Sequence[float]) -> list[Values]:
-        """The same after each of these steps; step −1 is the start."""
+        """The amounts that had been spent after each of ``steps``; step −1 is the start."""
         spent = self.spent_by_row()
-        passed = [row["step"] for row in self.rows]
+        steps_of_rows = [row["step"] for row in self.rows]
         nothing = dict.fromkeys(spent[0] if spent else ("batches",), 0.0)
         spent_by_step = []
         for step in steps:
-            rows_before = bisect.bisect_right(passed, step)
+            rows_before = bisect.bisect_right(steps_of_rows, step)
             spent_by_step.append(spent[rows_before - 1] if rows_before else nothing)
         return spent_by_step
 
-    def _policy_names(self, prefix: str) -> set[str]:
-        own = {name.split("/")[0] for name in self.names if name.count("/") == 1 and name.endswith("/updates")}
-        return {prefix + policy for policy in own}
+    def _trained_policies(self) -> set[str]:
+        """The policies that have counted updates."""
+        return {name.split("/")[0] for name in self.names if name.count("/") == 1 and name.endswith("/updates")}
 
     def _running_sums(self) -> list[Values]:
-        """For each row what is summed from the first one on: operations, seconds, updates of each policy; and whether
-        it was trained."""
+        """For each row, the sums from the first row to this one: flops, seconds and updates/{policy}. Also
+        trained/{policy}: 1 if the row's step trained the policy, else 0."""
         flops = 0.0
-        spent = 0.0
+        seconds = 0.0
         sums_by_row = []
-        updates = dict.fromkeys((p.split("/")[-1] for p in self._policy_names("p/")), 0.0)
-        counted = any(self._flops)
-        for row, operations in zip(self.rows, self._flops, strict=True):
+        updates = dict.fromkeys(self._trained_policies(), 0.0)
+        has_flops = any(self._flops)
+        for row, flops_of_row in zip(self.rows, self._flops, strict=True):
             sums: Values = {}
-            flops += operations
-            if counted:
+            flops += flops_of_row
+            if has_flops:
                 sums["flops"] = flops
             if self._seconds:
-                spent += self._seconds.get(int(row["step"]), 0.0)
-                sums["seconds"] = spent
+                seconds += self._seconds.get(int(row["step"]), 0.0)
+                sums["seconds"] = seconds
             for policy, before in updates.items():
                 updates[policy] = max(before, row.get(f"{policy}/updates", before))
                 sums[f"updates/{policy}"] = updates[policy]
@@ -294,6 +308,7 @@ class Curves:
 def _span_means(
     rows: Sequence[Values], spans: Sequence[tuple[int, int]], name: str, empty: float | None = None
 ) -> list[Any]:
+    """The mean over each span; ``empty`` for one without a value."""
     column = [row.get(name) for row in rows]
     means: list[float | None] = []
     for start, end in spans:
@@ -318,7 +333,7 @@ def _finished_steps(rows: Sequence[Values], spans: Sequence[tuple[int, int]]) ->
 
 
 def _six_digits(value: float) -> float:
-    """Six digits: half the bytes."""
+    """Rounded to six digits, which halves the size of a page."""
     return float(f"{value:.6g}")
 
 
@@ -340,22 +355,22 @@ def describe_metrics(
     """name → how to read it: whose it is, label, unit, direction, ranges, advice."""
     descriptions = {}
     for name in names:
-        part = parse_metric_name(name, roles)
-        metric_meaning = labelled_metric(part.metric, [v for v in values.get(name, ()) if v is not None])
+        parsed = parse_metric_name(name, roles)
+        metric = labelled_metric(parsed.metric, [value for value in values.get(name, ()) if value is not None])
         descriptions[name] = {
-            "who": part.who,
-            "name": part.metric,
-            "split": part.split,
-            "label": metric_meaning.label,
-            "share": metric_meaning.is_share,
-            "unit": metric_meaning.unit,
-            "better": metric_meaning.better,
-            "healthy": _finite_range(metric_meaning.healthy),
-            "tolerable": _finite_range(metric_meaning.tolerable),
-            "advice": metric_meaning.advice,
-            "trend": metric_meaning.trend,
-            "meaning": metric_meaning.meaning,
-            "spoken": not metric_meaning.key.startswith("{policy}"),  # by a role, and no figure of weights
+            "who": parsed.who,
+            "name": parsed.metric,
+            "split": parsed.split,
+            "label": metric.label,
+            "share": metric.is_share,
+            "unit": metric.unit,
+            "better": metric.better,
+            "healthy": _finite_range(metric.healthy),
+            "tolerable": _finite_range(metric.tolerable),
+            "advice": metric.advice,
+            "trend": metric.trend,
+            "meaning": metric.meaning,
+            "spoken": not metric.key.startswith("{policy}"),  # of a role, not of the weights of a policy
         }
     return descriptions
 
@@ -366,5 +381,5 @@ def _finite_range(limits: tuple[float, float]) -> list[float | None]:
 
 def finite_number(value: Any) -> float | None:
     """A finite number; None for anything else."""
-    right = (value.__class__ is float or value.__class__ is int) and -LARGEST < value < LARGEST
-    return float(value) if right else None
+    is_finite = (value.__class__ is float or value.__class__ is int) and -LARGEST < value < LARGEST  # bool is no number
+    return float(value) if is_finite else None

@@ -1,7 +1,7 @@
 """One rollout in full, for the viewer: every trace, its tokens with log-probabilities and mask, its rewards by source.
 
-Token texts come from the tokenizer of the policy that spoke, where its ``tokenizer.json`` is on this machine; else the
-page shades the ids.
+Token texts come from the tokenizer of the policy that wrote them, if its ``tokenizer.json`` is on this machine; else
+the page shows token ids.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def rollout_detail(
     Args:
         models: policy → the model it began with.
         objectives: those of its step's phase, as ``objectives_in_phase`` has them.
-        tokens: number of traces, speeches before reviews, of which each token is shown.
+        tokens: the number of traces whose tokens are included; solutions come before reviews.
     """
     traces = [trace for trace in episode.get("traces", ()) if isinstance(trace, dict)]
-    traces.sort(key=lambda trace: trace.get("parent") is not None)
+    traces.sort(key=lambda trace: trace.get("parent") is not None)  # reviews last
     problems = [trace["findings"].get(PROBLEM.name) for trace in traces]
     problem = next((problem for problem in problems if problem), None)
     details = []
-    for place, trace in enumerate(traces):
-        detail = _trace_detail(trace, models, weights, with_tokens=place < tokens)
+    for index, trace in enumerate(traces):
+        detail = _trace_detail(trace, models, weights, with_tokens=index < tokens)
         details.append({**detail, "learned": training_status(trace, objectives)})
     return {
         "step": episode["step"],
@@ -53,20 +53,22 @@ def rollout_detail(
 
 
 def training_status(trace: Json, objectives: Json | None) -> str:
-    """Is this trace in training? "yes", or "no" with the reason. What was learned from has advantages in the
-    ledger."""
+    """Whether this trace was trained on: "yes", or "no" with the reason. The ledger has advantages of those that were.
+
+    ``objectives``: see ``rollout_detail``; None if they are unknown.
+    """
     if trace.get("failure"):
         return f"no: {trace['failure']}"
-    advantages = []  # runs of equal ones, of all objectives
-    for runs_of_objective in trace.get("advantages", {}).values():
-        advantages += runs_of_objective
+    advantages = []  # (value, number of tokens in a row that have it), of all objectives
+    for of_objective in trace.get("advantages", {}).values():
+        advantages += of_objective
     if advantages:
         return "yes" if any(value for value, _ in advantages) else "yes, but its advantage is 0"
     if objectives is None:
         return "no: nothing was learned from it"
-    readers = [name for name, objective in objectives.items() if trace.get("role") in _roles_of_objective(objective)]
-    if readers:
-        return f"no: {' and '.join(readers)} took no advantage from it, as from a group whose rewards are all equal"
+    of_role = [name for name, objective in objectives.items() if trace.get("role") in _roles_of_objective(objective)]
+    if of_role:
+        return f"no: {' and '.join(of_role)} took no advantage from it, as from a group whose rewards are all equal"
     trained = dict.fromkeys(str(objective.get("policy")) for objective in objectives.values())
     return f"no: this step trained {' and '.join(trained) or 'nothing'} on other turns"
 
@@ -122,7 +124,7 @@ def _trace_detail(trace: Json, models: Mapping[str, str], weights: Weights, *, w
 
 
 def _entropies_in_nats(trace: Json) -> list[float] | None:
-    """In nats, of each token; None where the engine did not tell them."""
+    """The entropy of each token in nats; None if the engine did not report them."""
     try:
         levels = from_text(str(trace.get("entropies", "")))
     except ValueError:
@@ -131,18 +133,18 @@ def _entropies_in_nats(trace: Json) -> list[float] | None:
 
 
 def _align_advantages(trace: Json, runs: Sequence[Sequence[float]]) -> list[float | None]:
-    """Advantages of the sampled tokens, runs of equal ones, at their places among all tokens; None for those that were
-    given."""
+    """An advantage for each token, None for those that were not sampled. ``runs``: (value, number of sampled tokens in
+    a row that have it)."""
     advantages: list[float] = []
-    for value, many in runs:
-        advantages += [value] * int(many)
+    for value, n_tokens in runs:
+        advantages += [value] * int(n_tokens)
     count = len(trace["token_ids"])
-    sampled: list[int] = []
+    sampled: list[int] = []  # indices of the sampled tokens
     for start, end, *_ in trace.get("turns") or [[0, count]]:
         sampled += range(start, end)
     aligned: list[float | None] = [None] * count
-    for at, value in zip(sampled, advantages, strict=False):
-        aligned[at] = value if abs(value) < 1e30 else None
+    for index, value in zip(sampled, advantages, strict=False):
+        aligned[index] = value if abs(value) < 1e30 else None  # a page draws no larger number
     return aligned
 
 
@@ -155,7 +157,7 @@ def _token_texts(ids: Sequence[int], model: str) -> list[str]:
 
 @lru_cache(maxsize=8)
 def _load_tokenizer(model: str) -> Any | None:
-    """None where the file is not here or cannot be read; nothing is downloaded."""
+    """The tokenizer of a model; None if its file is not on this machine, or cannot be read. Nothing is downloaded."""
     path = _tokenizer_file(model)
     if path is None:
         return None
@@ -163,20 +165,22 @@ def _load_tokenizer(model: str) -> Any | None:
 
     try:
         return Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises bare ones
-        if type(error) is not Exception:
+    except Exception as error:
+        if type(error) is not Exception:  # the library raises Exception itself for a damaged file
             raise
         return None
 
 
 def _tokenizer_file(model: str) -> Path | None:
+    """The file of a shipped model, of a folder, or of a model of the Hub in the cache; None if it is not there."""
     if model.startswith("shipped"):
         path = ASSETS / model.replace("shipped", "base", 1) / TOKENIZER_FILE
     else:
         path = Path(model).expanduser() / TOKENIZER_FILE
     if path.is_file():
         return path
-    if not model or model.count("/") > 1 or model.startswith((".", "/", "~")):
+    is_hub_name = bool(model) and model.count("/") <= 1 and not model.startswith((".", "/", "~"))
+    if not is_hub_name:
         return None
     from huggingface_hub import try_to_load_from_cache
 
@@ -195,8 +199,8 @@ def models_of(recipe: Json) -> dict[str, str]:
 
 
 def reward_weights(recipe: Json) -> dict[str, dict[str, float]]:
-    """role → signal → weight, of the objectives that learn from this role; a weight that changes counts as it
-    begins."""
+    """role → signal → its weight in the objectives that learn from this role. Of a weight that changes during the run,
+    the value at the start."""
     weights: dict[str, dict[str, float]] = {}
     for objective in _nested_mapping(recipe, "settings", "objectives").values():
         rewards = _nested_mapping(objective, "algorithm", "reward_weights") if isinstance(objective, dict) else {}
@@ -210,6 +214,7 @@ def reward_weights(recipe: Json) -> dict[str, dict[str, float]]:
 
 
 def _nested_mapping(saved: Json, *names: str) -> Json:
+    """``saved[name][name]…``, or {} if there is no mapping."""
     for name in names:
         entry = saved.get(name)
         saved = entry if isinstance(entry, dict) else {}
@@ -217,7 +222,7 @@ def _nested_mapping(saved: Json, *names: str) -> Json:
 
 
 def dump_json(value: Any) -> bytes:
-    """JSON that every browser reads: NaN and infinities in what a model's parser found become words."""
+    """JSON that every browser reads: NaN and infinities, which a parser may have found, become texts."""
     try:
         return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
     except ValueError:
@@ -229,4 +234,4 @@ def _replace_nonfinite(value: Any) -> Any:
         return {key: _replace_nonfinite(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [_replace_nonfinite(entry) for entry in value]
-    return str(value) if isinstance(value, float) and value - value != 0 else value
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

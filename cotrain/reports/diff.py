@@ -1,12 +1,11 @@
-"""``cotrain diff A B``: two runs side by side, in a terminal of 80 columns: settings that differ, code of the user's
-that differs, what was measured at the end, and what both wrote to one problem.
+"""``cotrain diff A B``: two runs side by side, in a terminal of 80 columns.
 
-Code is compared as the runs recorded it (``code.json``): between A and B, between the versions with which one run went
-on, and with what is on the disk now, of which alone ``cotrain diff A`` tells.
-
-The intervals are those of each run, over its problems. They say nothing of another seed: whether one method is better
-than another is a question for ``cotrain compare``. Left out: runs that have not finished have no final figures; their
-settings and rollouts are compared all the same.
+- settings that differ
+- code of the user's that differs, as the runs recorded it (``code.json``): between A and B, between the versions with
+  which one run was resumed, and between a run and the disk now. ``cotrain diff A`` shows only the last two.
+- figures at the end, with each run's interval over its problems. They do not show how other seeds would differ: whether
+  one method is better than another is a question for ``cotrain compare``. A run that has not finished has none.
+- what both wrote to one problem
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ from cotrain.reports.settings import flatten_settings
 from cotrain.storage.schemas import fault_in
 
 CODE = "code.json"  # the user's own code that made a run
-WIDE = 80
-SIDE = (WIDE - 3) // 2  # characters of a column
+WIDTH = 80  # characters of a line
+COLUMN_WIDTH = (WIDTH - 3) // 2
 NOTHING = "–"
-LONGEST = 600  # characters of one text
-BRIEF = 160  # most characters of a setting
-LOOKED_AT = 400  # problems of a run among which one is looked for that another run has too
-MOST_CODE = 40  # lines of a file's differences
+MOST_TEXT = 600  # most characters of a text
+MOST_SETTING = 160  # most characters of a setting
+LOOKED_AT = 400  # a problem that both runs have is looked for among so many of each
+MOST_CODE = 40  # most lines of a file's differences
 
 
 def compare_runs(one: RunView, other: RunView, rollout: str | None = None) -> dict[str, Any]:
@@ -69,8 +68,8 @@ def unequal_settings(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[tup
 
 
 def code_differences(one: RunView, other: RunView) -> list[dict[str, Any]]:
-    """Files of the user's code that differ, each as ``{"between": …, "file": …, "lines": […]}``, the lines as of a
-    unified diff, of which there are none where a text was not kept."""
+    """Files of the user's code that differ: ``{"between": …, "file": …, "lines": […]}`` each. The lines are a unified
+    diff; [] if the text of a file was too large to be recorded."""
     differences = _differing_files("A and B", _latest_code(one), _latest_code(other))
     views = {"A": one} if one.directory == other.directory else {"A": one, "B": other}
     for letter, run in views.items():
@@ -83,7 +82,8 @@ def code_differences(one: RunView, other: RunView) -> list[dict[str, Any]]:
     return differences
 
 
-CodeTexts = dict[str, tuple[str, str | None]]  # path → hash, and the text where it was kept
+CodeFile = tuple[str, str | None]  # hash, and the text where it was recorded
+CodeTexts = dict[str, CodeFile]  # by path
 
 
 def _run_summary(run: RunView) -> dict[str, Any]:
@@ -117,19 +117,26 @@ def _latest_code(run: RunView) -> CodeTexts:
 
 def _code_on_disk(recorded: CodeTexts) -> CodeTexts:
     """The same files as they are now, and what they import now; those that are gone are left out."""
-    there = [file for path in recorded if (file := read_code(Path(path))) is not None]
-    imported = imported_by(file.path for file in there).values()
-    return {str(file.path): (file.sha256, redact_text(file.text)) for file in (*imported, *there)}
+    files = [read_code(Path(path)) for path in recorded]
+    existing = [file for file in files if file is not None]
+    imported = imported_by(file.path for file in existing).values()
+    return {str(file.path): (file.sha256, redact_text(file.text)) for file in (*imported, *existing)}
 
 
 def _differing_files(between: str, a: CodeTexts, b: CodeTexts) -> list[dict[str, Any]]:
     """Files of one path, or of one name in another folder, that do not hold the same; and those that one lacks."""
-    pairs = _paired_by_path(a, b)
-    return [
-        {"between": between, "file": path, "lines": _unified_diff(a.get(path), b.get(other))}
-        for path, other in pairs
-        if (a.get(path) or (None,))[0] != (b.get(other) or (None,))[0]
-    ]
+    differences = []
+    for path_a, path_b in _paired_by_path(a, b):
+        file_a = a.get(path_a)
+        file_b = b.get(path_b)
+        if _hash_of(file_a) == _hash_of(file_b):
+            continue
+        differences.append({"between": between, "file": path_a, "lines": _unified_diff(file_a, file_b)})
+    return differences
+
+
+def _hash_of(file: CodeFile | None) -> str | None:
+    return None if file is None else file[0]
 
 
 def _paired_by_path(a: CodeTexts, b: CodeTexts) -> list[tuple[str, str]]:
@@ -147,13 +154,13 @@ def _paired_by_path(a: CodeTexts, b: CodeTexts) -> list[tuple[str, str]]:
     return pairs
 
 
-def _unified_diff(a: tuple[str, str | None] | None, b: tuple[str, str | None] | None) -> list[str]:
+def _unified_diff(a: CodeFile | None, b: CodeFile | None) -> list[str]:
     text_a = "" if a is None else a[1]
     text_b = "" if b is None else b[1]
     if text_a is None or text_b is None:  # the file was too large to be kept
         return []
     lines = unified_diff(text_a.splitlines(), text_b.splitlines(), lineterm="", n=1)
-    return list(lines)[2:]
+    return list(lines)[2:]  # without the two lines with file names
 
 
 def _code_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -162,7 +169,7 @@ def _code_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = ["", "code that differs"]
     for row in rows:
         lines += ["", f"{row['between']}:", *_whole_name(row["file"])]
-        lines += [f"  {escape_terminal(line, WIDE)}" for line in row["lines"][:MOST_CODE]]
+        lines += [f"  {escape_terminal(line, WIDTH)}" for line in row["lines"][:MOST_CODE]]
         if len(row["lines"]) > MOST_CODE:
             lines.append(f"  … and {len(row['lines']) - MOST_CODE} more lines; see --json")
     return lines
@@ -172,9 +179,11 @@ def _code_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _final_figures(run: RunView) -> dict[str, Estimate]:
-    summary, _ = (
-        read_json_object(run.directory / "summary.json") if (run.directory / "summary.json").is_file() else ({}, "")
-    )
+    """The figures at the end; {} of a run that has not finished."""
+    path = run.directory / "summary.json"
+    if not path.is_file():
+        return {}
+    summary, _ = read_json_object(path)
     return parse_estimates(summary.get("after"))
 
 
@@ -184,11 +193,9 @@ def _figure_differences(a: Mapping[str, Estimate], b: Mapping[str, Estimate]) ->
     for key in sorted({*a, *b}, key=lambda key: (table_rank(key), key)):
         estimate_a = a.get(key)
         estimate_b = b.get(key)
-        apart = (
-            estimate_a is not None
-            and estimate_b is not None
-            and (estimate_a.low > estimate_b.high or estimate_b.low > estimate_a.high)
-        )
+        apart = False
+        if estimate_a is not None and estimate_b is not None:
+            apart = estimate_a.low > estimate_b.high or estimate_b.low > estimate_a.high
         rows.append(
             {
                 "figure": key,
@@ -216,7 +223,8 @@ def _rollout_pair(one: RunView, other: RunView, address: str | None) -> dict[str
 
 
 def _last_at_one_place(one: RunView, other: RunView) -> dict[str, Any] | None:
-    """The first rollouts of the last step whose first problem is the same in both, as it is in runs of one seed."""
+    """The first rollouts of the last step whose first problem is the same in both runs. Runs of one seed have such
+    steps."""
     for step in sorted(_recorded_steps(one) & _recorded_steps(other), reverse=True):
         a = one.rollout(step, 0, 0, tokens=0)
         b = other.rollout(step, 0, 0, tokens=0)
@@ -226,7 +234,7 @@ def _last_at_one_place(one: RunView, other: RunView) -> dict[str, Any] | None:
 
 
 def _last_of_one_problem(one: RunView, other: RunView) -> dict[str, Any] | None:
-    """The last rollouts of one problem that each has somewhere, among the last ``LOOKED_AT`` problems of each."""
+    """The last rollouts of a problem that both runs have, among the last ``LOOKED_AT`` problems of each."""
     by_problem: dict[str, Mapping[str, Any]] = {}
     for rollout in _last_rollouts(other):
         by_problem.setdefault(rollout["problem"], rollout)
@@ -305,7 +313,8 @@ def lines_of(comparison: Mapping[str, Any]) -> list[str]:
             *_in_two_columns(_setting_text(row["a"]), _setting_text(row["b"])),
         ]
 
-    lines += [] if comparison["settings"] else ["none"]
+    if not comparison["settings"]:
+        lines.append("none")
     lines += _code_lines(comparison["code"])
     lines += ["", "measured at the end, with 95 % intervals over each run's problems"]
     for row in comparison["figures"]:
@@ -316,13 +325,13 @@ def lines_of(comparison: Mapping[str, Any]) -> list[str]:
         lines += ["nothing: rollouts of another trainer have no held-out figures"]
     else:
         lines += ["nothing: neither run is finished"]
-    return [line[:WIDE].rstrip() for line in [*lines, "", *_rollout_lines(comparison["rollout"])]]
+    return [line[:WIDTH].rstrip() for line in [*lines, "", *_rollout_lines(comparison["rollout"])]]
 
 
 def changed_code_lines(run: RunView, code: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The same of one run: how its code differs from what is on the disk now."""
+    """The text of ``cotrain diff A``: how the code of one run differs from what is on the disk now."""
     code_lines = _code_lines(code) or ["", "the code that made it is as it was, or all of it is cotrain's"]
-    return [line[:WIDE].rstrip() for line in [*_whole_name(f"A: {run.place}"), *code_lines]]
+    return [line[:WIDTH].rstrip() for line in [*_whole_name(f"A: {run.place}"), *code_lines]]
 
 
 NAME = 30  # characters of a figure's name that stand in the line of its values
@@ -340,7 +349,7 @@ def _figure_lines(row: Mapping[str, Any]) -> list[str]:
 
 def _whole_name(name: str) -> list[str]:
     """A name, whole, in as many lines as it takes."""
-    return textwrap.wrap(escape_terminal(name), WIDE, break_on_hyphens=False)
+    return textwrap.wrap(escape_terminal(name), WIDTH, break_on_hyphens=False)
 
 
 def _rollout_lines(rollout: Mapping[str, Any] | None) -> list[str]:
@@ -351,7 +360,7 @@ def _rollout_lines(rollout: Mapping[str, Any] | None) -> list[str]:
     same = rollout["problem"][0] == rollout["problem"][1]
     problems = rollout["problem"][:1] if same else rollout["problem"]
     for problem in problems:
-        lines += textwrap.wrap(escape_terminal(problem or NOTHING, LONGEST), WIDE)
+        lines += textwrap.wrap(escape_terminal(problem or NOTHING, MOST_TEXT), WIDTH)
     for a, b in zip_longest(rollout["a"], rollout["b"]):
         lines += ["", *_in_two_columns(_turn_head(a), _turn_head(b)), *_in_two_columns(_turn_text(a), _turn_text(b))]
     return lines
@@ -367,17 +376,17 @@ def _turn_head(turn: Mapping[str, Any] | None) -> str:
 
 
 def _turn_text(turn: Mapping[str, Any] | None) -> str:
-    return "" if turn is None else escape_terminal(turn["text"], LONGEST)
+    return "" if turn is None else escape_terminal(turn["text"], MOST_TEXT)
 
 
 def _in_two_columns(a: str, b: str) -> list[str]:
     """Two texts side by side."""
-    left, right = (textwrap.wrap(text, SIDE, break_on_hyphens=False) for text in (a, b))
-    return [f"{x:{SIDE}s} │ {y}" for x, y in zip_longest(left, right, fillvalue="")]
+    left, right = (textwrap.wrap(text, COLUMN_WIDTH, break_on_hyphens=False) for text in (a, b))
+    return [f"{x:{COLUMN_WIDTH}s} │ {y}" for x, y in zip_longest(left, right, fillvalue="")]
 
 
 def _setting_text(value: Any) -> str:
-    return NOTHING if value is None else escape_terminal(json.dumps(value, ensure_ascii=False), BRIEF)
+    return NOTHING if value is None else escape_terminal(json.dumps(value, ensure_ascii=False), MOST_SETTING)
 
 
 def _estimate_text(saved: Mapping[str, Any] | None) -> str:

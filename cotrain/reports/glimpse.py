@@ -46,18 +46,23 @@ class Judged:
 
     @property
     def kind(self) -> str:
-        """The worth of its verdict, in words."""
+        """What the review's verdict was worth: one of ``KINDS``."""
         if CORRECT.of(self.solution):
             return "a right answer was doubted" if self.is_misjudged else "right, and accepted"
         return "the verifier was fooled" if self.is_misjudged else "the error was caught"
 
 
+# The kinds of a verdict, the most telling one first.
+KINDS = ("the verifier was fooled", "the error was caught", "a right answer was doubted", "right, and accepted")
+
+
 def choose_glimpse(episodes: Sequence[Episode]) -> Judged | None:
-    """The rollout of a step that is worth a look: one that fooled its verifier, else an error that was caught, else
-    any; the first of its kind. None where nothing was judged."""
-    judged = [one for episode in episodes for one in _judged_in(episode)]
-    kinds = ("the verifier was fooled", "the error was caught", "a right answer was doubted", "right, and accepted")
-    return min(judged, key=lambda one: kinds.index(one.kind), default=None)
+    """The most telling rollout of a step: the first one of the first of ``KINDS`` that occurs. None if there is no
+    verdict."""
+    judged: list[Judged] = []
+    for episode in episodes:
+        judged += _judged_in(episode)
+    return min(judged, key=lambda pair: KINDS.index(pair.kind), default=None)
 
 
 def glimpse_lines(step: int, judged: Judged, width: int) -> list[str]:
@@ -69,8 +74,8 @@ def glimpse_lines(step: int, judged: Judged, width: int) -> list[str]:
         lines.append("…")
 
     rows = [*_step_rows(judged), _answer_row(judged)]
-    room = max(20, width - VERDICT_WIDTH)
-    text_width = min(room, max(len(text) for _, text, _ in rows))
+    space = max(20, width - VERDICT_WIDTH)
+    text_width = min(space, max(len(text) for _, text, _ in rows))
     for truth, text, verdict in rows:
         cell = f"{_cut(text, text_width):{text_width}}"
         lines.append(f"{MARKS[truth]}  {cell}  {_verdict_words(truth, verdict)}".rstrip())
@@ -112,12 +117,15 @@ def read_glimpse(directory: Path, step: int, width: int) -> list[str]:
 
 
 def _judged_in(episode: Episode) -> list[Judged]:
+    """The solutions of an episode that have a known truth, an answer and a review with a verdict."""
     by_address = {str(trace.address): trace for trace in episode.traces}
     pairs = []
     for trace in episode.traces:
         solution = by_address.get(trace.parent or "")
-        is_known = solution is not None and CORRECT.of(solution) is not None and FINAL.of(trace) is not None
-        if solution is not None and is_known and ANSWER.of(solution) is not None:
+        if solution is None:  # a trace that judges no other one
+            continue
+        has_truth_and_verdict = CORRECT.of(solution) is not None and FINAL.of(trace) is not None
+        if has_truth_and_verdict and ANSWER.of(solution) is not None:
             pairs.append(Judged(problem=str(PROBLEM.of(solution) or ""), solution=solution, review=trace))
     return pairs
 

@@ -31,23 +31,33 @@ class MetricName:
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """A metric's name as (who, metric): ``"generator/generator/loss"`` is the loss of "generator", and
-    ``"solver/reward/outcome"`` the metric "reward/outcome" of "solver". A name without a slash belongs to nobody."""
+    """A metric's name as (who, metric).
+
+    ::
+
+        solver/reward/outcome     the metric "reward/outcome" of "solver"
+        generator/generator/loss  the loss of "generator": objective and policy have one name
+        gap                       a metric of the whole run, of nobody: ("", "gap")
+    """
     parts = key.split("/")
     if len(parts) == 1:
         return "", key
-    cut = next((i for i in range(1, len(parts)) if metric_named("/".join(parts[i:]))), 1)
-    who = parts[:1] if len(set(parts[:cut])) == 1 else parts[:cut]
-    return "/".join(who), "/".join(parts[cut:])
+    # The metric is the longest end of the name that the table has; of an unknown one, all behind the first slash.
+    starts = (start for start in range(1, len(parts)) if metric_named("/".join(parts[start:])))
+    start = next(starts, 1)
+    who = parts[:start]
+    if len(set(who)) == 1:
+        who = who[:1]
+    return "/".join(who), "/".join(parts[start:])
 
 
 def parse_metric_name(key: str, roles: Iterable[str]) -> MetricName:
-    """The name of a figure: ``solver/pass@1``, ``solver/hard/pass@1`` or ``hard/solver/pass@1``, given the roles."""
-    who, metric = split_key(key)
-    first, _, second = who.partition("/")
-    if second in roles and first not in roles:
-        first, second = second, first
-    return MetricName(who=first, metric=metric, split=second)
+    """The name of a figure: ``solver/pass@1``, or with a split ``solver/hard/pass@1`` or ``hard/solver/pass@1``."""
+    prefix, metric = split_key(key)
+    who, _, split = prefix.partition("/")
+    if split in roles and who not in roles:
+        who, split = split, who
+    return MetricName(who=who, metric=metric, split=split)
 
 
 def split_label(split: str) -> str:
@@ -65,8 +75,10 @@ def number_text(value: float, *, share: bool) -> str:
         return _decimal_text(100 * value, 1) + PERCENT
     if abs(value) >= 1000:
         return f"{value:,.0f}".replace(",", "\u202f").replace("-", "−")
-    digits = 0 if value == int(value) else max(0, 2 - math.floor(math.log10(abs(value))))
-    return _decimal_text(value, min(digits, 6))
+    if value == int(value):
+        return _decimal_text(value, 0)
+    decimals = max(0, 2 - math.floor(math.log10(abs(value))))  # three significant digits
+    return _decimal_text(value, min(decimals, 6))
 
 
 def points_text(value: float, *, share: bool) -> str:
@@ -80,7 +92,7 @@ def points_text(value: float, *, share: bool) -> str:
 
 
 def interval_text(estimate: Estimate, *, share: bool) -> str:
-    """``57.0–65.1 %``, or ``unknown``."""
+    """``57.0 to 65.1 %``, or ``unknown``."""
     if not (math.isfinite(estimate.low) and math.isfinite(estimate.high)):
         return "unknown"
     low, high = number_text(estimate.low, share=share), number_text(estimate.high, share=share)
@@ -95,9 +107,10 @@ def difference_interval(change: Estimate, *, share: bool) -> str:
     return f"{points_text(change.low, share=share)} to {points_text(change.high, share=share)}{unit}"
 
 
-def _decimal_text(value: float, digits: int) -> str:
-    text = f"{value:.{digits}f}"
-    text = text.removeprefix("-") if float(text) == 0 else text
+def _decimal_text(value: float, decimals: int) -> str:
+    text = f"{value:.{decimals}f}"
+    if float(text) == 0:
+        text = text.removeprefix("-")
     return text.replace("-", "−")
 
 

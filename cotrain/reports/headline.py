@@ -14,12 +14,12 @@ from cotrain.reports.guide import difference_interval, number_text, points_text
 
 FigureRow = Mapping[str, Any]  # one row of ``runs.py: figure_rows``
 
-GAP = "gap"  # called right minus right
-WIDE = 0.2  # half the width of an interval from which on nothing follows of a gap
-LEADS = 4  # figures that are not folded
-JUDGED = "balanced_accuracy"
+GAP = "gap"  # share of answers that a verifier calls right, minus the share that is right
+WIDE = 0.2  # a gap whose interval is wider than ± this is not interpreted
+LEADS = 4  # figures that a page shows at once; it folds the others away
+VERDICT_METRIC = "balanced_accuracy"
 ON_FIXED = "fixed"  # the split of solutions that did not change
-WORDS = {
+WORDS = {  # metric → the words behind its value
     "pass@1": "of its answers to held-out problems right",
     "greedy": "of its greedy answers to held-out problems right",
 }
@@ -35,7 +35,7 @@ def outcome_sentences(figures: Sequence[FigureRow]) -> list[str]:
     sentences = []
     for who in dict.fromkeys(str(figure["who"]) for figure in figures):
         own = [figure for figure in figures if figure["who"] == who]
-        if any(figure["name"] == JUDGED for figure in own):
+        if any(figure["name"] == VERDICT_METRIC for figure in own):
             sentences += _verifier_sentences(who, own)
         elif who:
             sentences += _first_headline(who, own)
@@ -51,16 +51,22 @@ def is_fooled(figures: Sequence[FigureRow]) -> bool:
 
 
 def lead_keys(figures: Sequence[FigureRow]) -> list[str]:
-    """The figures that are shown first: how often the solver is right, how well its verifier judges what did not change
-    and what its generator writes now, and whether it is fooled; then other headlines."""
+    """The keys of the figures that are shown first, ``LEADS`` at most:
+
+    - how often the solver is right
+    - how well its verifier judges solutions that did not change
+    - how well it judges those that the generator writes now
+    - whether it is fooled
+    - other headlines
+    """
     measured = [figure for figure in figures if figure["before"] and figure["after"]]
-    wishes = (
+    candidates = (
         [figure for figure in measured if figure["name"] == "pass@1" and not figure["split"]],
-        [figure for figure in measured if figure["name"] == JUDGED and figure["split"] == ON_FIXED],
-        [figure for figure in measured if figure["name"] == JUDGED and not figure["split"]],
+        [figure for figure in measured if figure["name"] == VERDICT_METRIC and figure["split"] == ON_FIXED],
+        [figure for figure in measured if figure["name"] == VERDICT_METRIC and not figure["split"]],
         [figure for figure in measured if figure["name"] == GAP],
     )
-    first_of_each = [wish[0] for wish in wishes if wish]
+    first_of_each = [matches[0] for matches in candidates if matches]
     headlines = [figure for figure in measured if figure["headline"]]
     keys = dict.fromkeys(str(figure["key"]) for figure in (*first_of_each, *headlines))
     return list(keys)[:LEADS]
@@ -72,12 +78,14 @@ def direction_words(figure: FigureRow) -> str:
         return "nearer to 0 is better"
     if figure["better"] > 0:
         return "better is up"
-    return "better is down" if figure["better"] < 0 else ""
+    if figure["better"] < 0:
+        return "better is down"
+    return ""
 
 
 def better_sign(figure: FigureRow) -> int:
-    """Which change is for the better: +1, −1, or 0 for neither. A gap is better nearer to 0, so its sign depends on
-    which side it is; of one that crossed over, nothing is said."""
+    """Which change is an improvement: +1, −1, or 0 for neither. A gap is better nearer to 0, so a positive one should
+    fall and a negative one rise. One that changed its sign has 0."""
     if figure["name"] != GAP or not (figure["before"] and figure["after"]):
         return int(figure["better"])
     before, after = (Estimate.from_json(figure[at]).value for at in ("before", "after"))
@@ -87,7 +95,7 @@ def better_sign(figure: FigureRow) -> int:
 
 
 def got_worse(figure: FigureRow) -> bool:
-    """Whether its change is shown, by an interval that leaves out zero, and in the wrong direction."""
+    """Whether it changed in the wrong direction, by an interval that leaves out zero."""
     if not (figure["change"] and figure["better"]):
         return False
     change = Estimate.from_json(figure["change"])
@@ -95,19 +103,23 @@ def got_worse(figure: FigureRow) -> bool:
 
 
 def explain_worse(figure: FigureRow, figures: Sequence[FigureRow]) -> str:
-    """Why a figure may have got worse, to stand next to it; "" for one that did not."""
+    """Why a figure may have got worse; "" for one that did not."""
     if not got_worse(figure):
         return ""
-    on_fixed = [
-        other
-        for other in figures
-        if other["who"] == figure["who"] and other["name"] == figure["name"] and other["split"] == ON_FIXED
-    ]
-    if not figure["split"] and on_fixed and on_fixed[0]["before"] and on_fixed[0]["after"]:
-        fixed = on_fixed[0]
-        what = f"On solutions that did not change: {_from_to(fixed)}."
-        return what if got_worse(fixed) else f"{what} {HARDER}"
-    return str(figure["advice"] or figure["meaning"])
+    fixed = None if figure["split"] else _on_fixed_solutions(figure, figures)
+    if fixed is None:
+        return str(figure["advice"] or figure["meaning"])
+    change = f"On solutions that did not change: {_from_to(fixed)}."
+    return change if got_worse(fixed) else f"{change} {HARDER}"
+
+
+def _on_fixed_solutions(figure: FigureRow, figures: Sequence[FigureRow]) -> FigureRow | None:
+    """The same metric of the same role on solutions that did not change, if it was measured before and after."""
+    for other in figures:
+        is_same_metric = other["who"] == figure["who"] and other["name"] == figure["name"]
+        if is_same_metric and other["split"] == ON_FIXED:
+            return other if other["before"] and other["after"] else None
+    return None
 
 
 def _first_headline(who: str, own: Sequence[FigureRow]) -> list[str]:
@@ -123,12 +135,13 @@ def _first_headline(who: str, own: Sequence[FigureRow]) -> list[str]:
 def _verifier_sentences(who: str, own: Sequence[FigureRow]) -> list[str]:
     """How well a verifier tells right from wrong, on solutions that did not change and on those of the solver next to
     it."""
-    places = {ON_FIXED: "on solutions that did not change", "": "on those of its own generator"}
+    solutions = {ON_FIXED: "on solutions that did not change", "": "on those of its own generator"}  # by split
     parts = []
-    for split, place in places.items():
+    for split, words in solutions.items():
         for figure in own:
-            if figure["name"] == JUDGED and figure["split"] == split and figure["before"] and figure["after"]:
-                parts.append(f"{place} {_from_to(figure)} ({_change_words(figure)})")
+            is_of_split = figure["name"] == VERDICT_METRIC and figure["split"] == split
+            if is_of_split and figure["before"] and figure["after"]:
+                parts.append(f"{words} {_from_to(figure)} ({_change_words(figure)})")
     if len(parts) == 1:
         parts[0] = parts[0].removeprefix("on those of its own generator ")
     return [f"{who.capitalize()}, in balanced accuracy (chance is 50): {', '.join(parts)}."] if parts else []
@@ -161,15 +174,16 @@ def _choice_sentences(figures: Sequence[FigureRow]) -> list[str]:
     at_the_end = {(f["who"], f["name"]): f for f in figures if f["after"] and not f["split"]}
     sentences = []
     for (who, name), best in at_the_end.items():
-        what, _, count = name.partition("@")
-        if what != "best" or not count.isdigit():
+        method, _, count = name.partition("@")
+        if method != "best" or not count.isdigit():
             continue
-        weighted, vote = (at_the_end.get((who, f"{kind}@{count}")) for kind in ("weighted", "majority"))
+        weighted = at_the_end.get((who, f"weighted@{count}"))
+        vote = at_the_end.get((who, f"majority@{count}"))
         greedy = at_the_end.get((who, "greedy"))
         if weighted and vote and greedy:
-            of_how_many = NUMBER_WORDS.get(int(count), count)
+            number = NUMBER_WORDS.get(int(count), count)
             sentences.append(
-                f"Of {of_how_many} answers, a vote weighted by the verifier's scores is right in {_end(weighted)}, the "
+                f"Of {number} answers, a vote weighted by the verifier's scores is right in {_end(weighted)}, the "
                 f"answer that it scores highest in {_end(best)}, the most frequent one in {_end(vote)}; a single "
                 f"greedy answer in {_end(greedy)}."
             )

@@ -1,7 +1,7 @@
-"""Output of a running run: a table that renews itself on a terminal, one plain line a step anywhere else.
+"""Output of a running run: on a terminal a table that is redrawn, anywhere else one plain line a step.
 
-Log files and pipes never see a control code, and no text from a model or a file reaches a terminal before its control
-characters have been made visible (an escape sequence in a rollout could otherwise rewrite the screen or the clipboard).
+Log files and pipes never get a control code. Control characters in texts of models and files are made visible before
+they reach a terminal: an escape sequence in a rollout could rewrite the screen or the clipboard.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from cotrain.reports.guide import display_order, number_text
 
 SPARKS = "▁▂▃▄▅▆▇█"
 REMEMBERED_STEPS = 24  # steps over which the time left is estimated
-PATIENCE_SECONDS = QUIET_SECONDS + 10.0  # longer than what counts episodes waits: that says more
-GLIMPSE_SECONDS = 12.0  # for which a rollout stays on the terminal
+PATIENCE_SECONDS = QUIET_SECONDS + 10.0  # the count of episodes, which says more, is printed after QUIET_SECONDS
+GLIMPSE_SECONDS = 12.0  # how long a rollout stays on the terminal
 TREND = 12  # bars of a spark line: the table fits 80 columns
 COLUMNS = ("accuracy", "balanced_accuracy")
-WELL_FORMED = 0.95  # a mean reward for the format above it is no news
+WELL_FORMED = 0.95  # a higher mean reward for the format is not shown
 SHORT_NAMES = {"accuracy": "right", "balanced_accuracy": "bal. acc."}
-LEARNING_FIGURES = {  # figures of objectives: how well what pays others, or teaches by pairs, does its part
+LEARNING_FIGURES = {  # metric of an objective → (its label, whether it is a share)
     "process/pair_accuracy": ("answers in order by process rewards", True),
     "pair_accuracy": ("pairs in order", True),
     "margin": ("margin", False),
@@ -54,20 +54,21 @@ class LiveTable:
         self,
         ends: Mapping[str, Any],  # what ends the run: "steps", and "tokens", "flops" and "seconds" where given
         *,
-        spent: Mapping[str, float] | None = None,  # before, by a run that goes on
+        spent: Mapping[str, float] | None = None,  # what a resumed run had spent before
         console: Console | None = None,
         directory: Path | None = None,  # directory of the run, whose rollouts are shown now and then
     ) -> None:
         self._ends = ends
         self._spent = dict(spent or {})
-        budget = any(ends.get(name) for name in ("tokens", "flops", "seconds"))
-        self._total = None if budget else int(ends["steps"])  # steps, where they end the run
+        has_other_budget = any(ends.get(name) for name in ("tokens", "flops", "seconds"))
+        self._total = None if has_other_budget else int(ends["steps"])  # None: the number of steps is not known
         self._console = console or Console(highlight=False, force_terminal=sys.stdout.isatty())
         self._display: rich_live.Live | None = None
         self._seconds: deque[float] = deque(maxlen=REMEMBERED_STEPS)
-        self._last = self._said = time.monotonic()  # when the last step was over, and the last line was said
-        self._row: dict[str, Any] = {}
-        self._history: dict[str, deque[float]] = {}
+        self._last = time.monotonic()  # when the last step was over
+        self._said = self._last  # when the last line was printed
+        self._row: dict[str, Any] = {}  # of the last step
+        self._history: dict[str, deque[float]] = {}  # metric → its last values
         self._held_out = ""  # what the last evaluation found
         self._directory = directory
         self._glimpse: list[str] = []  # a rollout with its verdicts
@@ -75,8 +76,9 @@ class LiveTable:
         self._is_over = False
 
     def __enter__(self) -> LiveTable:
-        self._last = self._said = time.monotonic()
-        remind_of(self)
+        self._last = time.monotonic()
+        self._said = self._last
+        remind_of(self)  # calls ``remind`` every few seconds
         if shows_progress() and self._console.is_terminal and not self._console.is_dumb_terminal:
             self._display = rich_live.Live(
                 Text("starting …", style="dim"), console=self._console, refresh_per_second=4, vertical_overflow="crop"
@@ -103,7 +105,7 @@ class LiveTable:
         self._row = dict(row)
         self._add_spent(row)
         for role in speaking_roles(row):
-            for key in (*_reward_keys(row, role), *(f"{role}/{c}" for c in COLUMNS)):
+            for key in (*_reward_keys(row, role), *(f"{role}/{column}" for column in COLUMNS)):
                 value = _number_or_none(row.get(key))
                 if value is not None:
                     self._history.setdefault(key, deque(maxlen=REMEMBERED_STEPS)).append(value)
@@ -126,25 +128,27 @@ class LiveTable:
             self._glimpsed = now
 
     def remind(self) -> None:
-        """Say that a step goes on, where there is no table and nothing was said for a minute."""
+        """Print that a step goes on, if there is no table and nothing was printed for a minute."""
         now = time.monotonic()
         if self._is_over or self._display is not None or now - self._said < PATIENCE_SECONDS:
             return
         begun = int(self._spent.get("batches", 0)) + 1
         is_last = self._total is not None and begun > self._total
-        # before a step the start may be measured, and models opened: that it is not over is true of both
-        what = "the end goes on" if is_last else f"step {begun} is not over yet"
-        self._print_line(f"{what}, after {clock_text(now - self._last)}", quiet=True)
+        # "is not over yet": it may not have begun, as models are opened or the start is measured.
+        state = "the end goes on" if is_last else f"step {begun} is not over yet"
+        self._print_line(f"{state}, after {clock_text(now - self._last)}", quiet=True)
 
     def message(self, text: str) -> None:
         """Say one thing above the table, or as a line of its own."""
         self._print_line(escape_terminal(text), quiet=False, note=True)
 
     def _print_line(self, line: str, *, quiet: bool, note: bool = False) -> None:
-        if not (shows_notes() if note else shows_progress()):
+        is_shown = shows_notes() if note else shows_progress()
+        if not is_shown:
             return
         self._said = time.monotonic()
-        self._console.print(Text(line, style="dim" if quiet and self._console.is_terminal else ""), soft_wrap=True)
+        style = "dim" if quiet and self._console.is_terminal else ""
+        self._console.print(Text(line, style=style), soft_wrap=True)
 
     def _add_spent(self, row: Mapping[str, Any]) -> None:
         spent = self._spent
@@ -206,7 +210,7 @@ class LiveTable:
 
 
 def _process_tables(row: Mapping[str, Any]) -> list[Table]:
-    """A line for each process, where a run has processes of its own."""
+    """A table with a line for each process; [] for a run in one process."""
     figures_by_process = processes_of(row)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for title in TITLES:
@@ -217,21 +221,22 @@ def _process_tables(row: Mapping[str, Any]) -> list[Table]:
 
 
 def speaking_roles(row: Mapping[str, Any]) -> list[str]:
-    """Who spoke at this step: the prefixes that have a length, tokens or an accuracy."""
+    """The roles that wrote something in this step: those with a length or an accuracy."""
     endings = ("/length", "/accuracy", "/balanced_accuracy")
     return display_order(key.split("/")[0] for key in row if key.count("/") == 1 and key.endswith(endings))
 
 
 def learning_texts(row: Mapping[str, Any]) -> list[str]:
-    """``critic: explained variance 0.31``: a text for each objective, or policy, that reports one of
-    ``LEARNING_FIGURES``."""
+    """``critic: explained variance 0.31``: a text for each objective or policy with one of ``LEARNING_FIGURES``, and
+    for each implicit reward model."""
     texts: dict[str, list[str]] = {}
     for key in row:
-        name, _, rest = key.partition("/")
-        label, is_share = LEARNING_FIGURES.get(rest, ("", False))
-        is_accuracy = rest.count("/") == 1 and rest.endswith("/accuracy")
-        if is_accuracy and _number_or_none(row.get(f"{name}/updates")) is not None:
-            label = "right by its own scores"  # for an implicit reward model
+        name, _, metric = key.partition("/")
+        label, is_share = LEARNING_FIGURES.get(metric, ("", False))
+        is_nested_accuracy = metric.count("/") == 1 and metric.endswith("/accuracy")
+        is_trained = _number_or_none(row.get(f"{name}/updates")) is not None
+        if is_nested_accuracy and is_trained:  # prm/solver/accuracy, of an implicit reward model
+            label = "right by its own scores"
             is_share = True
         if label and _number_or_none(row[key]) is not None:
             value = _share_text(row[key]) if is_share else _plain_text(row[key])
@@ -264,8 +269,8 @@ def step_line(row: Mapping[str, Any], total: int | None, seconds: float, left: f
 
 
 def _short_figures(row: Mapping[str, Any], role: str) -> list[str]:
-    """How often a role is right; of one of which nobody knows that, what it earns. Format, of which
-    1 is all that there is, is shown as a share if it fails."""
+    """How often a role is right, or if that is unknown, its rewards. The share with a readable format is added if it is
+    below ``WELL_FORMED``."""
     shares = {column: _share_text(row.get(f"{role}/{column}")) for column in COLUMNS}
     right = [f"{SHORT_NAMES[column]} {share}" for column, share in shares.items() if share]
     if not right:
@@ -276,7 +281,7 @@ def _short_figures(row: Mapping[str, Any], role: str) -> list[str]:
 
 
 def token_rate(row: Mapping[str, Any], role: str, seconds: float) -> str:
-    """Tokens a second of a role, "" when it is not known, and of one that gives a score and no text."""
+    """Tokens a second of a role; "" if unknown, and for a role that writes no text but gives a score."""
     if _number_or_none(row.get(f"{role}/score")) is not None:
         return ""
     value = _number_or_none(row.get(f"{role}/tokens_per_second"))
@@ -326,7 +331,7 @@ def _reward_keys(row: Mapping[str, Any], role: str) -> list[str]:
 
 
 def _reward_with_share(row: Mapping[str, Any], key: str) -> str:
-    """A mean reward, and of how many where others were given none."""
+    """``0.31 for 40 % of them``: a mean reward, and the share of answers that were given one, unless all were."""
     text = _plain_text(row[key])
     share = _share_text(row.get(f"{key}/given"))
     if share:

@@ -1,9 +1,9 @@
 """The index of a run's rollouts: one short row each, so that a hundred thousand can be filtered and sorted in a page.
 
-The ledger is entered step by step through its own offsets, the latest step first; pages show what has been read so far.
-A row is of one *speech*: what was paid as one and judges no other one, whatever number of training sequences it has.
-The verdict on it is the majority of the reviews that can be read: a solution is a false positive when most
-of them call it right and it is wrong. What is counted of each step besides is in ``counts.py``.
+The ledger is read step by step, the latest step first; pages show what has been read so far. A row is of one *speech*:
+a trajectory that is no review, whatever number of training sequences it has. The verdict on it is that of most of its
+readable reviews: a wrong solution is a false positive when most of them call it right. ``counts.py`` has further counts
+of each step.
 
 Left out: a search of the solutions' whole texts; problems and answers are in the rows.
 """
@@ -11,6 +11,7 @@ Left out: a search of the solutions' whole texts; problems and answers are in th
 from __future__ import annotations
 
 import json
+import math
 import threading
 import zlib
 from collections.abc import Mapping, Sequence
@@ -39,19 +40,20 @@ FIELDS = (
     "tokens", "version",
     "problem", "answer", "rewards", "error", "vote", "score",
 )  # fmt: skip
-UNREAD = 1
+# Bits of "flags". The last four are set if at least one review did so.
+UNREAD = 1  # the speech could not be parsed
 REVIEW_UNREAD = 2
-TRUNCATED = 4
+TRUNCATED = 4  # the speech, or a review of it
 TOOL_FAILED = 8
-LEFT_OUT = 16
-UNSOUND = 32
-STEP_BELIEVED = 64  # by at least one review, as the next three
-STEP_DOUBTED = 128
-FIRST_FOUND = 256
+LEFT_OUT = 16  # of training, because something failed
+UNSOUND = 32  # a right answer with a wrong step
+STEP_BELIEVED = 64  # a wrong step was called right
+STEP_DOUBTED = 128  # a right step was called wrong
+FIRST_FOUND = 256  # the first wrong step was found
 FIRST_MISSED = 512
-FINE = ("ok", "no output")  # what a call of a tool may end in
-SHORT = 180  # characters of a problem and of an answer in a row
-NOT_PAID = ("class_label", "label")  # signals that name a class
+TOOL_SUCCEEDED = ("ok", "no output")  # results of a call of a tool; all others are failures
+SHORT = 180  # most characters of a problem and of an answer in a row
+NOT_PAID = ("class_label", "label")  # signals that are class labels, and no rewards
 Json = Mapping[str, Any]
 Weights = Mapping[str, Mapping[str, float]]  # role → signal → what the recipe weighs it with
 
@@ -59,7 +61,7 @@ Weights = Mapping[str, Mapping[str, float]]  # role → signal → what the reci
 class Rollouts:
     """Rows and counts, as far as they have been read. Any thread may ask while another one reads."""
 
-    generation: int  # how many times reading has begun again
+    generation: int  # how many times reading has begun again; a page then drops its rows
 
     def __init__(self, directory: Path, weights: Weights) -> None:
         self.ledger = Ledger(directory / "episodes")
@@ -68,7 +70,7 @@ class Rollouts:
         self._clear()
 
     def weigh_by(self, weights: Weights) -> None:
-        """From now on rewards are weighed so; what was read by other weights is read again."""
+        """Use these weights for the rewards in rows. If they are others than before, everything is read again."""
         with self._lock:
             if weights != self._weights:
                 self._weights = weights
@@ -87,8 +89,8 @@ class Rollouts:
         self._places: dict[tuple[str, str], int] = {}  # (kind, text) → its place in the lists above
         self.errors: list[str] = []
         self._counts: dict[int, RolloutCounts] = {}  # by step
-        self._read: dict[int, Member] = {}
-        self.damaged: list[int] = []
+        self._read: dict[int, Member] = {}  # by step: what has been read
+        self.damaged: list[int] = []  # steps that could not be read
         self.odd = 0  # episodes that are JSON of another shape
         self.episodes = 0
         self.generation = 0
@@ -107,7 +109,7 @@ class Rollouts:
         return due is not None
 
     def _list_steps(self) -> None:
-        """List the steps of the ledger where it has others than before: for ten thousand that takes 15 ms."""
+        """List the steps of the ledger, if it has changed: ten thousand take 15 ms."""
         try:
             extent = self.ledger.extent()
         except CotrainError:
@@ -194,16 +196,17 @@ class Rollouts:
             return len(self._read)
 
     def verdict_counts(self, windows: int = 60) -> dict[str, Any]:
-        """``judges``: judge → windows of steps with its counts, in order of steps; ``more``: windows of everything
-        else."""
+        """``judges``: judge → windows of consecutive steps, each with its counts. ``more``: windows with all other
+        counts."""
         with self._lock:
             steps = sorted(self._counts)
-            every = max(1, -(-len(steps) // windows))
+            every = max(1, math.ceil(len(steps) / windows))
             judges: dict[str, list[dict[str, Any]]] = {}
             more = []
-            for at in range(0, len(steps), every):
-                window_counts = [self._counts[step] for step in steps[at : at + every]]
-                window = {"from": steps[at], "to": steps[min(at + every, len(steps)) - 1]}
+            for start in range(0, len(steps), every):
+                steps_in_window = steps[start : start + every]
+                window_counts = [self._counts[step] for step in steps_in_window]
+                window = {"from": steps_in_window[0], "to": steps_in_window[-1]}
                 counts_by_role: dict[str, list[list[float]]] = {}
                 for counts in window_counts:
                     for key, numbers in counts.sums.items():
@@ -240,6 +243,7 @@ class Rollouts:
             return []
 
     def _intern_text(self, kind: str, text: str) -> int:
+        """The index of a text in the list of this name, such as "problems"; it is added if it is new."""
         texts: list[str] = getattr(self, kind)
         if (kind, text) not in self._places:
             self._places[kind, text] = len(texts)
@@ -247,7 +251,7 @@ class Rollouts:
         return self._places[kind, text]
 
     def _add_episode(self, episode: Json, counts: RolloutCounts) -> None:
-        """Rows and counts of one episode; none of either where it raises."""
+        """Add the rows and counts of one episode. If it raises, none have been added."""
         traces = join_trajectories(episode["traces"])
         rows = []
         reviewed = []
@@ -274,7 +278,8 @@ class Rollouts:
         finals = [bool_or_none(FINAL.name, review["findings"]) for review in reviews]
         readable = [final for final in finals if final is not None]
         yes = sum(readable)
-        verdict = None if 2 * yes == len(readable) else 2 * yes > len(readable)
+        is_tie = 2 * yes == len(readable)  # also without any readable review
+        verdict = None if is_tie else 2 * yes > len(readable)
         parsed = speech["findings"]
         truth = speech["metadata"]
         right = bool_or_none(CORRECT.name, truth)
@@ -332,27 +337,33 @@ def address_text(trace: Json) -> str:
 
 
 def join_trajectories(traces: Sequence[Json]) -> Sequence[Json]:
-    """One for each trajectory, as ``metrics/heldout.py: trajectories_in`` has them: a reward of the whole counts once,
-    and what was shown and noted last is."""
+    """One trace for each trajectory, as ``metrics/heldout.py: trajectories_in`` has them. A reward of the whole
+    trajectory counts once; of findings and metadata the last count."""
     if not any(trace.get("trajectory") for trace in traces):
         return traces
     parts: dict[str, list[Json]] = {}
-    names: dict[str, str] = {}
+    trajectory_of: dict[str, str] = {}  # by address of a trace
     for trace in traces:
         address = address_text(trace)
-        names[address] = str(trace.get("trajectory") or address)
-        parts.setdefault(names[address], []).append(trace)
-    joined = map(_join_speech, parts.values())
-    return [{**one, "parent": names.get(str(one.get("parent")), one.get("parent"))} for one in joined]
+        trajectory_of[address] = str(trace.get("trajectory") or address)
+        parts.setdefault(trajectory_of[address], []).append(trace)
+    joined = []
+    for speech in map(_join_speech, parts.values()):
+        parent = speech.get("parent")
+        joined.append({**speech, "parent": trajectory_of.get(str(parent), parent)})
+    return joined
 
 
 def _join_speech(parts: Sequence[Json]) -> Json:
+    """The traces of one trajectory as one trace."""
     if len(parts) == 1:
         return parts[0]
     rewards: list[Any] = []
     for part in parts:
-        known = {name for name, _, tokens in rewards if tokens is None}
-        rewards += [reward for reward in part["rewards"] if reward[2] is not None or reward[0] not in known]
+        counted = {name for name, _, span in rewards if span is None}  # rewards of the whole trajectory
+        for name, value, span in part["rewards"]:
+            if span is not None or name not in counted:
+                rewards.append([name, value, span])
     return {
         **parts[0],
         "rewards": rewards,
@@ -365,28 +376,29 @@ def _join_speech(parts: Sequence[Json]) -> Json:
 
 
 def mean_rewards(trace: Json) -> dict[str, float]:
-    """signal → its value, of one for spans its mean."""
+    """signal → its value, or the mean of its values if it is paid for spans."""
     values_by_signal: dict[str, list[float]] = {}
     for name, value, _ in trace["rewards"]:
-        if (finite := finite_number(value)) is not None:
-            values_by_signal.setdefault(str(name), []).append(finite)
+        number = finite_number(value)
+        if number is not None:
+            values_by_signal.setdefault(str(name), []).append(number)
     return {name: sum(values) / len(values) for name, values in values_by_signal.items()}
 
 
 def _count_groups(rows: Sequence[list[Any]], roles: Sequence[str], counts: RolloutCounts) -> None:
-    """The votes of each group of one step, written into its rows, and what is counted of groups."""
-    place = {name: at for at, name in enumerate(FIELDS)}
+    """Count each group of one step, and write into its rows whether they agree with the vote."""
+    column = {name: index for index, name in enumerate(FIELDS)}
     groups: dict[tuple[int, int], list[list[Any]]] = {}
     for row in rows:
-        groups.setdefault((row[place["task"]], row[place["role"]]), []).append(row)
+        groups.setdefault((row[column["task"]], row[column["role"]]), []).append(row)
     for (_, speaker), group in groups.items():
-        scored = [(row[place["score"]], _bool_or_unknown(row[place["right"]])) for row in group]
+        scored = [(row[column["score"]], _bool_or_unknown(row[column["right"]])) for row in group]
         counts.count_group(roles[speaker], scored)
-        agreements = vote_agreement([row[place["answer"]] for row in group])
+        agreements = vote_agreement([row[column["answer"]] for row in group])
         for row, agrees in zip(group, agreements, strict=True):
-            row[place["vote"]] = None if agrees is None else int(agrees)
-            said = _bool_or_unknown(row[place["said"]])
-            right = _bool_or_unknown(row[place["right"]])
+            row[column["vote"]] = None if agrees is None else int(agrees)
+            said = _bool_or_unknown(row[column["said"]])
+            right = _bool_or_unknown(row[column["right"]])
             counts.count_pair("reviews", "rule", said, right)
             counts.count_pair("reviews", "vote", said, agrees)
             counts.count_pair("vote", "rule", agrees, right)
@@ -397,18 +409,22 @@ def _bool_or_unknown(value: Any) -> bool | None:
 
 
 def _row_flags(episode: Json, speech: Json, reviews: Sequence[Json], right: bool | None) -> int:
+    """The flags of a row, as the bits of one number."""
     parsed = speech["findings"]
     traces = (speech, *reviews)
     calls = parsed.get(CALLS.name)
-    ok = speech["metadata"].get(STEP_OK.name)
-    unsound = right is True and (speech["metadata"].get(FIRST_WRONG.name) is not None or False in (ok or ()))
-    steps = [pair for review in reviews for pair in step_verdict_pairs(speech, review)]
+    step_truths = speech["metadata"].get(STEP_OK.name) or ()
+    has_wrong_step = speech["metadata"].get(FIRST_WRONG.name) is not None or False in step_truths
+    unsound = right is True and has_wrong_step
+    steps: list[tuple[bool, bool]] = []  # (truth, verdict)
+    for review in reviews:
+        steps += step_verdict_pairs(speech, review)
     first = [finds_first_error(speech, review) for review in reviews]
     return sum((
         UNREAD * (parsed.get(FAILURE.name) is not None),
         REVIEW_UNREAD * any(bool_or_none(FINAL.name, review["findings"]) is None for review in reviews),
         TRUNCATED * any(trace["finish"] == "length" for trace in traces),
-        TOOL_FAILED * (isinstance(calls, list) and any(call not in FINE for call in calls)),
+        TOOL_FAILED * (isinstance(calls, list) and any(call not in TOOL_SUCCEEDED for call in calls)),
         LEFT_OUT * bool(episode.get("failure") or any(trace["failure"] for trace in traces)),
         UNSOUND * unsound,
         STEP_BELIEVED * ((False, True) in steps),

@@ -1,8 +1,8 @@
 """``report.html``: the page with a run's data inside, for who has the file and nothing else.
 
-Rollouts are a sample below ``MOST_BYTES``: those behind alarms with their groups first, then every kind of meeting
-between roles in turn, spread over the run. The draw is addressed and the nonce a hash of what is inside, so that a run
-has one report. Of a very long run not all steps are read; the page says how many.
+The page has a sample of the rollouts, of at most ``MOST_BYTES``. First come examples of alarms and their groups; then
+rollouts of each of ``KINDS`` in turn, spread over the run. The draw has a fixed seed and the nonce is a hash of the
+data, so that a run always has the same report. Of a very long run not all steps are read; the page says how many.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from cotrain.reports.rollouts import FIELDS, LEFT_OUT, REVIEW_UNREAD, TOOL_FAILE
 from cotrain.reports.runs import RunView
 
 MOST_BYTES = 4_000_000  # most bytes of the rollouts
-MOST_EPISODES = 20_000  # read
+MOST_EPISODES = 20_000  # most episodes that are read to draw from
 MOST_ROLLOUTS = 400
-TRACES_WITH_TOKENS = 2  # traces of a rollout whose tokens are shown: the answer and its first review
-RUN_PARTS = 3  # parts of the run, from which each kind is drawn in turn
+TRACES_WITH_TOKENS = 2  # the first traces of a rollout, whose tokens are in the page: the answer and its first review
+RUN_PARTS = 3  # the run is cut into so many parts; each kind is drawn from each of them
 Rollout = tuple[int, int, int]  # step, task, member
 
 Row = Sequence[Any]  # a row of ``Rollouts.rows``, in the order of ``FIELDS``
@@ -32,12 +32,12 @@ _COLUMN = {name: place for place, name in enumerate(FIELDS)}
 
 
 def _verdict_on(*, right: bool, called_right: bool) -> RowTest:
-    """Whether the judges called a right or a wrong answer this."""
+    """A test for rows of a right (or wrong) answer that its judges called right (or wrong)."""
 
-    def is_so(row: Row) -> bool:
+    def has_verdict(row: Row) -> bool:
         return row[_COLUMN["said"]] == int(called_right) and row[_COLUMN["right"]] == int(right)
 
-    return is_so
+    return has_verdict
 
 
 def _judges_disagree(row: Row) -> bool:
@@ -45,7 +45,7 @@ def _judges_disagree(row: Row) -> bool:
 
 
 def _has_flag(flag: int) -> RowTest:
-    """Whether a row has one of these flags, which are bits of one number."""
+    """A test for rows that have one of the bits of ``flag``."""
     return lambda row: bool(row[_COLUMN["flags"]] & flag)
 
 
@@ -133,10 +133,11 @@ def _sampled_rollouts(run: RunView, rollouts: Iterator[Rollout]) -> dict[str, An
 def _read_rollouts(run: RunView, steps: set[int]) -> None:
     """Read the rollouts of these steps, and of as many others as may be read, spread over the run."""
     episodes_of_step = {member.step: member.episodes for member in run.rollouts.members()}
-    every = max(1, math.ceil(sum(episodes_of_step.values()) / MOST_EPISODES))
-    spread = set(list(episodes_of_step)[::every])
-    wanted = steps & episodes_of_step.keys()
-    run.rollouts.load_steps(sorted(spread | wanted))
+    n_episodes = sum(episodes_of_step.values())
+    every = max(1, math.ceil(n_episodes / MOST_EPISODES))
+    every_nth_step = set(list(episodes_of_step)[::every])
+    recorded = steps & episodes_of_step.keys()
+    run.rollouts.load_steps(sorted(every_nth_step | recorded))
 
 
 def _rollouts_in_order(rows: list[list[Any]], examples: list[Rollout]) -> Iterator[Rollout]:
@@ -147,12 +148,12 @@ def _rollouts_in_order(rows: list[list[Any]], examples: list[Rollout]) -> Iterat
         if (step, task) in example_groups:
             yield step, task, member
 
-    steps = 1 + max((row[0] for row in rows), default=0)
+    n_steps = 1 + max((step for step, *_ in rows), default=0)
     pools: list[list[Rollout]] = []
-    for name, test in KINDS.items():
+    for name, is_of_kind in KINDS.items():
         for part in range(RUN_PARTS):
-            of_part = [row for row in rows if RUN_PARTS * row[0] // steps == part and test(row)]
-            pool = sorted({(step, task, member) for step, task, member, *_ in of_part})
+            rows_of_part = [row for row in rows if RUN_PARTS * row[0] // n_steps == part and is_of_kind(row)]
+            pool = sorted({(step, task, member) for step, task, member, *_ in rows_of_part})
             rng_of("report", name, part).shuffle(pool)
             pools.append(pool)
 
@@ -163,7 +164,7 @@ def _rollouts_in_order(rows: list[list[Any]], examples: list[Rollout]) -> Iterat
 
 
 def _rows_of_groups(table: dict[str, Any], groups: set[tuple[int, int]]) -> dict[str, Any]:
-    """The rows of these groups, with the problems that they name."""
+    """The rows of these groups, with the texts of their problems alone. A row names its problem by index."""
     problem_at = _COLUMN["problem"]
     problems: list[str] = []
     rows: list[list[Any]] = []

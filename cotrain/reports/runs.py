@@ -1,4 +1,4 @@
-"""One run as the documents that a page asks for: overview, verifier, rollouts, one rollout."""
+"""One run as JSON documents for a page: overview, verifier, rollouts, one rollout."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from cotrain.core.errors import CotrainError, RunDirectoryError
 from cotrain.core.redact import redact_text
 from cotrain.core.statistics import Estimate, independent_difference
+from cotrain.core.verbosity import count_of
 from cotrain.metrics.alarms import BANDS, applicable_bands, with_examples
 from cotrain.metrics.starved import ENOUGH_PROBLEMS
 from cotrain.metrics.table import is_headline, limits_of, table_rank
@@ -28,24 +29,24 @@ MOST_ALARMS = 40
 OTHER_RESULTS = ("attack", "xplay", "reviewed")  # NAME.json, written by other commands
 
 
-def _problems_of(recipe: Mapping[str, Any]) -> int:
-    """How many problems a step of the run has, as ``recipe.json`` says."""
+def _tasks_per_step(recipe: Mapping[str, Any]) -> int:
+    """The number of problems in a step, from ``recipe.json``; if it is unknown, as many as alarms need."""
     settings = recipe.get("settings")
-    problems = settings.get("tasks_per_step") if isinstance(settings, Mapping) else None
-    return problems if isinstance(problems, int) else ENOUGH_PROBLEMS
+    tasks = settings.get("tasks_per_step") if isinstance(settings, Mapping) else None
+    return tasks if isinstance(tasks, int) else ENOUGH_PROBLEMS
 
 
 class RunView:
-    """A run directory, read as far as it goes."""
+    """A run directory, which may still be written: each method first reads what is new."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._read_recipe()
-        self.curves = Curves(directory, problems=_problems_of(self.recipe))
+        self.curves = Curves(directory, problems=_tasks_per_step(self.recipe))
         self.rollouts = Rollouts(directory, self.weights)
         self._lock = threading.Lock()
-        self.stopped = ""  # why nothing more of it is read in the background
-        self._examples: dict[tuple[str, str, int], list[str]] = {}
+        self.stopped = ""  # error that ended the reading in the background, which ``Viewer`` does; "" for none
+        self._examples: dict[tuple[str, str, int], list[str]] = {}  # (alarm, metric, step) → addresses of rollouts
 
     def _read_recipe(self) -> None:
         self._recipe_written = _modified_time(self.directory / RECIPE)
@@ -55,9 +56,11 @@ class RunView:
         self.weights = reward_weights(self.recipe)
 
     def _read_new(self) -> None:
-        """Read on in what is followed. A run that is resumed may have more steps, and another one may have been begun
-        in its place."""
-        if _modified_time(self.directory / RECIPE) not in (self._recipe_written, 0):  # 0: there is none just now
+        """Read new rows of metrics. The recipe is read again if it has changed: a resumed run may have more steps, and
+        another run may have been begun in this directory."""
+        recipe_written = _modified_time(self.directory / RECIPE)
+        is_missing = recipe_written == 0  # for a moment, while it is replaced
+        if recipe_written != self._recipe_written and not is_missing:
             self._read_recipe()
             self.rollouts.weigh_by(self.weights)
         self.curves.read_new()
@@ -69,12 +72,12 @@ class RunView:
             self.curves.watch_rows(len(self.curves.rows))
 
     def read_new(self) -> None:
-        """Read what is new but rollouts."""
+        """Read what is new, without rollouts."""
         with self._lock:
             self._read_new()
 
     def stamp(self) -> dict[str, int]:
-        """Changes when there is something new to draw."""
+        """Numbers of which one changes when there is something new to draw."""
         self.read_new()
         return {
             "steps": len(self.curves.rows),
@@ -95,7 +98,7 @@ class RunView:
             return self.curves.watch_rows(rows)
 
     def overview(self) -> dict[str, Any]:
-        """All but rollouts."""
+        """The document of a run's first page, without rollouts."""
         with self._lock:
             self._read_new()
             return self._build_overview()
@@ -103,7 +106,10 @@ class RunView:
     def _build_overview(self) -> dict[str, Any]:
         provenance, _ = read_json_object(self.directory / "provenance.json")
         ended = (self.directory / "summary.json").is_file()
-        summary, summary_note = read_json_object(self.directory / "summary.json") if ended else ({}, "")
+        summary: dict[str, Any] = {}
+        summary_note = ""
+        if ended:
+            summary, summary_note = read_json_object(self.directory / "summary.json")
         before, _ = read_json_object(self.directory / "before.json")
         stopped, _ = read_json_object(self.directory / STOPPED)
         notes = [note for note in (self._recipe_note, summary_note) if note]
@@ -113,10 +119,10 @@ class RunView:
                 stop_reason = f"stopped after step {stopped.get('steps')}: {stop_reason}"
             notes.insert(0, stop_reason)
         if self.curves.damaged_lines:
-            lines = "1 line" if self.curves.damaged_lines == 1 else f"{self.curves.damaged_lines} lines"
+            lines = count_of(self.curves.damaged_lines, "line")
             notes.append(f"metrics.jsonl: left out {lines} that cannot be read")
-        if odd := self.rollouts.odd:
-            notes.append(f"ledger: left out {'1 episode' if odd == 1 else f'{odd} episodes'} of another shape")
+        if self.rollouts.odd:
+            notes.append(f"ledger: left out {count_of(self.rollouts.odd, 'episode')} of another shape")
         if self.stopped:
             notes.append(f"reading this run stopped: {self.stopped}")
         columns = self.curves.chart_columns()
@@ -159,14 +165,14 @@ class RunView:
         return choose_showcase(self.rollouts.rows, fooled=headline.is_fooled(figures))
 
     def _what_is_measured(self, *, is_over: bool) -> str:
-        """The end of an unfinished run that is being measured: "start", "end", or "" while it trains."""
+        """Which evaluation an unfinished run is busy with: "start", "end", or "" while it trains."""
         if is_over or self.is_foreign or not self.recipe:
             return ""
-        done = len(self.curves.rows)
-        if done == 0 and not (self.directory / "before.json").is_file():
+        finished_steps = len(self.curves.rows)
+        if finished_steps == 0 and not (self.directory / "before.json").is_file():
             return "start"
         planned = self.recipe.get("steps")
-        return "end" if isinstance(planned, int) and done >= planned else ""
+        return "end" if isinstance(planned, int) and finished_steps >= planned else ""
 
     def _alarm_rows(self) -> list[dict[str, Any]]:
         rows = []
@@ -181,9 +187,10 @@ class RunView:
     def verifier_document(self) -> dict[str, Any]:
         """Return the counts of rollouts, and the results of `cotrain attack` and `cotrain xplay` where they were
         run."""
-        other_results = {
-            name: redact_texts(read_json_object(self.directory / f"{name}.json")[0]) or None for name in OTHER_RESULTS
-        }
+        other_results = {}
+        for name in OTHER_RESULTS:
+            result, _ = read_json_object(self.directory / f"{name}.json")
+            other_results[name] = redact_texts(result) or None
         return {**self.rollouts.verdict_counts(), **other_results}
 
     def rollout(self, step: int, task: int, member: int, *, tokens: int = 64) -> dict[str, Any] | None:
@@ -198,18 +205,18 @@ class RunView:
             if self.is_foreign:
                 return foreign_rollout(rollout_detail(episode, self.models, self.weights, objectives, tokens=0))
             return rollout_detail(episode, self.models, self.weights, objectives, tokens=tokens)
-        except (ValueError, *WRONG_SHAPE_ERRORS):  # in what is read for this one rollout alone
+        except (ValueError, *WRONG_SHAPE_ERRORS):  # a field that only this page reads has another shape
             return None
 
     @property
     def place(self) -> str:
-        """Its place: the directory, or the first file of another trainer's rollouts."""
+        """Where the run is: its directory, or the first file of another trainer's rollouts."""
         files = self.recipe[FOREIGN].get("files") if self.is_foreign else None
         return redact_text(str(files[0])) if files else str(self.directory)
 
 
 def foreign_rollout(rollout: dict[str, Any]) -> dict[str, Any]:
-    """A rollout of another trainer, which says nothing of tokens and of learning."""
+    """A rollout of another trainer. Its lengths are in words, and whether it was learned from is unknown."""
     for trace in rollout["traces"]:
         trace["learned"] = "another program trained on it, or not: its file does not say"
     return rollout | {"unit": "word"}
@@ -226,13 +233,13 @@ def _modified_time(path: Path) -> int:
 def figure_rows(before: dict[str, Estimate], summary: Json, roles: Sequence[str]) -> list[dict[str, Any]]:
     """Held-out figures before and after training, in the order of the table, headlines first."""
     after = parse_estimates(summary.get("after"))
-    paired = parse_estimates(summary.get("change"))
+    paired = parse_estimates(summary.get("change"))  # differences, paired by problem
     rows = []
     for key in {**before, **after}:
         name = guide.parse_metric_name(key, roles)
-        values = [e[key].value for e in (before, after) if key in e]
+        values = [figures[key].value for figures in (before, after) if key in figures]
         if name.metric.endswith("_undefined") and not any(values):
-            continue  # nothing is undefined
+            continue  # it counts undefined cases, and there were none
         low, high = limits_of(name.metric)
         change = paired.get(key)
         if change is None and key in before and key in after:
@@ -246,13 +253,14 @@ def figure_rows(before: dict[str, Estimate], summary: Json, roles: Sequence[str]
             **describe_metrics([key], roles, {key: values})[key],
         })  # fmt: skip
 
-    order = display_order(str(entry["who"]) for entry in rows)
-    rows.sort(key=lambda e: (order.index(e["who"]), not e["headline"], e["split"], table_rank(e["name"])))
+    order = display_order(str(row["who"]) for row in rows)
+    rows.sort(key=lambda row: (order.index(row["who"]), not row["headline"], row["split"], table_rank(row["name"])))
     return _with_reading_aids(rows)
 
 
 def _with_reading_aids(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each figure with its place among the first ones, which way is better, and why it may have got worse."""
+    """Each figure with "lead" (its place among the first ones, or None), "direction" and "better" (which way is
+    better), and "worse_because"."""
     leads = headline.lead_keys(rows)
     with_signs = []
     for row in rows:
@@ -267,7 +275,7 @@ def _with_reading_aids(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def describe_run(recipe: Json, columns: Json) -> str:
-    """A run in two sentences: the first one of its recipe, and who was trained for how long."""
+    """A run in two sentences: the first sentence of the recipe's description, and who was trained for how long."""
     first_paragraph, _, _ = str(recipe.get("description") or "").partition("\n\n")
     about = " ".join(first_paragraph.replace("``", "").split())
     first_sentence, _, _ = about.partition(". ")
@@ -292,9 +300,11 @@ def open_run(directory: Path) -> RunView:
 
 
 def redact_texts(value: Any) -> Any:
-    """As others may see it: every text without paths of the home directory and without keys."""
+    """A JSON value for others to see: its texts without API keys and without paths of the home directory."""
     if isinstance(value, str):
         return redact_text(value)
     if isinstance(value, Mapping):
-        return {key: redact_texts(inside) for key, inside in value.items()}
-    return [redact_texts(inside) for inside in value] if isinstance(value, list) else value
+        return {key: redact_texts(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [redact_texts(inner) for inner in value]
+    return value

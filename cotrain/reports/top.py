@@ -37,14 +37,14 @@ def snapshot(run: RunView) -> dict[str, Any]:
     row = curves.last
     seconds = curves.seconds_of_last()
     roles = [_role_row(role, row, curves.rows, seconds) for role in speaking_roles(row)]
-    ends = run.recipe.get("settings", {}) | {"steps": run.recipe.get("steps")}
+    limits = run.recipe.get("settings", {}) | {"steps": run.recipe.get("steps")}
     spent = curves.spent_by_row()
     return {
         "run": str(run.recipe.get("name") or run.directory.name),
         "directory": run.directory.name,
         "step": len(curves.rows),
         "planned": run.recipe.get("steps"),
-        "share_spent": budget_share(ends, spent[-1]) if spent else 0.0,
+        "share_spent": budget_share(limits, spent[-1]) if spent else 0.0,
         "phase": curves.phases[-1] if curves.phases else "",
         "ended": ended,
         "stopped": not ended and (run.directory / STOPPED).is_file(),
@@ -59,6 +59,7 @@ def snapshot(run: RunView) -> dict[str, Any]:
 def _role_row(
     role: str, row: Mapping[str, Any], rows: Sequence[Mapping[str, float]], seconds: float | None
 ) -> dict[str, Any]:
+    """What the screen says of a role. ``row``: the metrics of the last step; ``rows``: of all steps."""
     latest = rows[-TREND:]
     rewards = {}
     for key in row:
@@ -80,7 +81,7 @@ def _role_row(
 
 
 def _alarm_lines(alarms: Sequence[Mapping[str, Any]], width: int, max_lines: int) -> list[Text]:
-    """The last alarms with their advice, as many as have room in so many lines: the latest always, and whole."""
+    """The last alarms with their advice, as many as fit into ``max_lines``. The latest is always there, and whole."""
     lines: list[str] = []
     for alarm in reversed(alarms[-ALARMS:]):
         text = f"! {escape_terminal(alarm['band'])} since step {alarm['step'] + 1}: {escape_terminal(alarm['advice'])}"
@@ -92,9 +93,9 @@ def _alarm_lines(alarms: Sequence[Mapping[str, Any]], width: int, max_lines: int
 
 
 def draw_screen(shown: Mapping[str, Any], width: int = COLUMNS) -> Group:
-    """24 lines of 80 columns, more where an alarm needs them; in fewer, down to 40, the figures alone, and lines that
-    are wrapped."""
-    wide = width >= COLUMNS
+    """The screen as 24 lines of 80 columns, or more lines for a long alarm. A narrower terminal, down to 40 columns,
+    has the figures without their trends, and wrapped lines."""
+    is_wide = width >= COLUMNS
     width = min(width, COLUMNS)
     state = f"phase {escape_terminal(shown['phase'], 20)}"
     if shown["ended"]:
@@ -113,27 +114,30 @@ def draw_screen(shown: Mapping[str, Any], width: int = COLUMNS) -> Group:
         facts.append(f"{shown['seconds_a_step']:.1f} s a step")
     if shown["gap"] is not None:
         facts.append(f"called right minus right {shown['gap']:+.2f}")
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), width=COLUMNS if wide else None)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), width=COLUMNS if is_wide else None)
     titles = ["role", "what", "now"]
-    if wide:
+    if is_wide:
         titles += [f"last {TREND}", ""]
     for title in titles:
         table.add_column(title, justify="right" if title == "now" else "left", no_wrap=True)
     for role in shown["roles"][:ROLES]:
         speed = f"{role['tokens_per_second']:.0f} tokens/s" if role["tokens_per_second"] else ""
         length = f"{role['length']:.0f} tokens a turn" if role["length"] else ""
-        lines = [(f"truth: {role['truth'].replace('_', ' ')}", role["right"])]
-        lines += list(role["rewards"].items())[:2]
-        for place, (name, values) in enumerate(lines):
+        figures = [(f"truth: {role['truth'].replace('_', ' ')}", role["right"])]
+        figures += list(role["rewards"].items())[:2]
+        first_cells = (role["role"], "", "")
+        last_cells = (length, speed, "")
+        for (name, values), first_cell, last_cell in zip(figures, first_cells, last_cells, strict=False):
             now = f"{values[-1]:.3f}" if values else "–"
-            beside = (length, speed, "")[place]
-            cells = (role["role"] if not place else "", name, now, spark_line(tuple(values)), beside)
+            cells = (first_cell, name, now, spark_line(tuple(values)), last_cell)
             table.add_row(*(Text(escape_terminal(cell, 26), overflow="crop") for cell in cells[: len(titles)]))
 
-    room = LINES - 3 - sum(1 + min(2, len(role["rewards"])) for role in shown["roles"][:ROLES])  # heads, titles, roles
-    alarm_lines = _alarm_lines(shown["alarms"], width, room) or [Text("no alarm", style="green")]
+    role_lines = sum(1 + min(2, len(role["rewards"])) for role in shown["roles"][:ROLES])
+    other_lines = 3  # two heads, and the titles of the table
+    lines_left = LINES - other_lines - role_lines
+    alarm_lines = _alarm_lines(shown["alarms"], width, lines_left) or [Text("no alarm", style="green")]
     heads = [Text(head, style="bold"), Text(" · ".join(facts))]
-    if wide:
+    if is_wide:
         for line in heads:
             line.truncate(width)
     return Group(*heads, table, *alarm_lines)

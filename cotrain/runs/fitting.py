@@ -200,5 +200,5 @@ def _check_int8(recipe: Recipe, backend: Mapping[str, Any]) -> None:
             raise ConfigError(
                 f"policies.{name}.pack_weights=int8: {problem}; int8 weights are for answers of the local engine on a "
                 "CPU; leave it out",
-                code="E_INT8_PLACE",
+                code="E_EIGHT_BIT_PLACE",
             )

@@ -30,8 +30,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from cotrain.core.errors import ConfigError, DataError, nearest_name
+from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.input_files import MOST_ROW, MOST_WHOLE, text_of_file
+from cotrain.core.nearest_names import nearest_name
 from cotrain.data.row_files import RawRow, lines_of
 from cotrain.data.unread_columns import has_content, plain_spelling
 

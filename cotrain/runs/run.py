@@ -37,7 +37,6 @@ from cotrain.metrics.clusters import counts_json, paired_changes
 from cotrain.metrics.steps import flops_of
 from cotrain.rollout.runner import BatchProgress
 from cotrain.runs import manifest
-from cotrain.runs.check_tools import check_tools
 from cotrain.runs.code_record import check_code_unchanged, code_json, record_changed_code, trust_code_of
 from cotrain.runs.directory import (
     AFTER_PROBLEMS,
@@ -146,7 +145,7 @@ def start_run(
     check_problems(recipe)  # raises for a split without problems
     check_due(recipe)  # raises for an objective that could not be learned
     if isinstance(backend, LocalBackend):  # else its models may lie on another machine
-        check_tools(recipe)
+        check_tools_if_any(recipe)
     with RunDirectory.begin(out) as directory:
         trainer = CoTrainer(recipe, backend=backend, wrap_engine=wrap_engine, async_steps=async_steps)
         _check_dataset_replies(trainer)
@@ -195,6 +194,16 @@ def resume_run(
         )
         _check_dataset_replies(trainer)
         return _train_to_end(directory, trainer, saved_recipe, log)
+
+
+def check_tools_if_any(recipe: Recipe) -> None:
+    """Raise ConfigError for a role that has tools and whose model cannot call them. The check is imported only where a
+    role has a tool, or where the tasks have tools (``OpenEnvEpisodes``, which is known by its method)."""
+    has_tool = any(role.tool is not None for role in recipe.roles.values())
+    if has_tool or hasattr(recipe.tasks, "check_can_call"):
+        from cotrain.runs.check_tools import check_tools
+
+        check_tools(recipe)
 
 
 def _check_files(directory: RunDirectory) -> dict[str, Any]:

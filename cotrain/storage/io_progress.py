@@ -24,43 +24,44 @@ class MegabytePace:
 
     def __init__(self, total: int, what: str, say: Say) -> None:
         """``total``: bytes; ``what``: with "{}" where the counts go."""
-        self._bytes = self._told = 0
-        self.pace = ProgressPrinter(max(1, -(-total // MEGABYTE)), what, say)
+        self._bytes = 0
+        self._megabytes = 0  # those that the printer knows of
+        total_megabytes = -(-total // MEGABYTE)  # rounded up
+        self.pace = ProgressPrinter(max(1, total_megabytes), what, say)
 
     def add(self, count: int) -> None:
-        """So many bytes more."""
+        """Count so many bytes more."""
         self._bytes += count
-        whole = self._bytes // MEGABYTE - self._told
-        self._told = self._bytes // MEGABYTE
-        if whole > 0:
-            self.pace.add(whole)
+        new_megabytes = self._bytes // MEGABYTE - self._megabytes
+        self._megabytes += new_megabytes
+        if new_megabytes > 0:
+            self.pace.add(new_megabytes)
 
 
 class WatchedFiles(Files):
-    """The real file system, which tells how many bytes are read."""
+    """The real file system. ``on_read`` is called with the number of bytes of each read."""
 
-    def __init__(self, tell: Callable[[int], None]) -> None:
-        self._tell = tell
+    def __init__(self, on_read: Callable[[int], None]) -> None:
+        self._on_read = on_read
 
     def read(self, file: FileIO, size: int) -> bytes:
         content = super().read(file, size)
-        self._tell(len(content))
+        self._on_read(len(content))
         return content
 
 
 @contextmanager
 def watch_growth(directory: Path, total: int, what: str, say: Say) -> Iterator[None]:
-    """Tells how large a directory has become while somebody else writes into it: of ``total`` bytes."""
+    """Say how large a directory has become while the block writes into it, of ``total`` bytes."""
     done = threading.Event()
-    seen = 0
     pace = MegabytePace(total, what, say)
 
     def watch_size() -> None:
-        nonlocal seen
+        largest = 0  # a file may be written under a name for a while, and then be gone
         while not done.wait(LOOK):
             size = min(total, directory_bytes(directory))
-            pace.add(max(0, size - seen))
-            seen = max(seen, size)
+            pace.add(max(0, size - largest))
+            largest = max(largest, size)
 
     watcher = threading.Thread(target=watch_size, daemon=True)
     watcher.start()

@@ -40,10 +40,14 @@ class JsonlWriter:
         self._files = files
         self._is_watched = is_watched
         self._file: FileIO | None = None
+        self._end = 0  # where the last whole row ends
+        self._torn = False  # whether a part of a row stands behind that
         with report_disk_errors(f"open {path}"):
             make_directory(files, path.parent)
-            self._end = b"".join(read_blocks(files, path)).rfind(b"\n") + 1 if path.exists() else 0
-            self._torn = path.exists() and path.stat().st_size > self._end
+            if path.exists():
+                content = b"".join(read_blocks(files, path))
+                self._end = content.rfind(b"\n") + 1
+                self._torn = path.stat().st_size > self._end
             self._file = files.open(path, "ab")
 
     def append(self, row: Mapping[str, Any]) -> None:
@@ -57,7 +61,7 @@ class JsonlWriter:
             try:
                 if self._torn:
                     self._files.truncate(file, self._end)
-                self._torn = True
+                self._torn = True  # until all of the line is written
                 write_all(self._files, file, line)
             except OSError:
                 with suppress(OSError):  # where this fails too, the next append does it

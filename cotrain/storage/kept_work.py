@@ -26,7 +26,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.storage.file_ops import REAL_FILES, make_directory, report_disk_errors
 from cotrain.storage.jsonl import JsonlWriter, read_jsonl
 
-FIRST = "settings"
+SETTINGS = "settings"
 KEY = "key"
 VALUE = "value"
 
@@ -53,13 +53,14 @@ class KeptWork:
         self._parts: dict[str, Any] = {row[KEY]: row[VALUE] for row in rows[1:] if KEY in row and VALUE in row}
         self.found = len(self._parts)  # parts of an earlier try
         if not rows:
-            self._append({FIRST: settings_json})
+            self._append({SETTINGS: settings_json})
 
     def part(self, key: str, make: Callable[[], Any]) -> Any:
-        """The value of a part, as JSON gives it back: what an earlier try found, else what ``make`` returns."""
+        """The value of a part, as JSON gives it back: what an earlier try kept, else what ``make`` returns."""
         if key not in self._parts:
-            self._append({KEY: key, VALUE: make()})
-            self._parts[key] = json.loads(json.dumps(self._last))
+            value = make()
+            self._append({KEY: key, VALUE: value})
+            self._parts[key] = json.loads(json.dumps(value))
         return self._parts[key]
 
     def within(self, name: str) -> KeptPart:
@@ -83,7 +84,6 @@ class KeptWork:
     def _append(self, row: Mapping[str, Any]) -> None:
         self._writer.append(row)
         self._writer.sync()
-        self._last = row.get(VALUE)
 
 
 class KeptPart:
@@ -100,8 +100,8 @@ class KeptPart:
 
 @contextmanager
 def kept_work(target: Path, settings: Mapping[str, Any], say: Callable[[str], None]) -> Iterator[KeptWork]:
-    """Inside of the block parts are kept; after it, if it ends well, the output is there and they go. ``say`` hears
-    where there are some of an earlier try."""
+    """Keep parts while the block runs, and remove them after it: if it ends well, the output is there. ``say`` is told
+    where parts of an earlier try are taken up."""
     work = KeptWork(target, settings)
     if work.found:
         say(f"going on with what an earlier try has left in {work.path}")

@@ -4,8 +4,8 @@
 forked child inherits open files and would keep the lock alive after its parent's death; it therefore closes its copy
 at once. The process number and the time written into the file are for the error message only.
 
-Who removes the file still holds it, and who locks it looks whether it is still the one of that name: so a run that was
-refused leaves nothing behind, and no two processes ever hold two files of one name.
+A holder that removes the file does so before it lets go, and whoever locks a file looks whether it is still the one of
+that name. So a run that was refused leaves nothing behind, and two processes never hold two files of one name.
 
 Left out: locking between machines (a network file system may or may not honour flock), and systems without fcntl.
 """
@@ -33,12 +33,15 @@ class RunLock:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._handle: int | None = None
-        while (handle := self._try_lock()) is None:  # its last holder removed the file
-            pass
+        handle = self._try_lock()
+        while handle is None:
+            handle = self._try_lock()
         self._handle = handle
         _HELD.add(self)
 
     def _try_lock(self) -> int | None:
+        """The open and locked file; None where its last holder removed the file meanwhile, so that another one may have
+        its name."""
         import fcntl
 
         directory = self.directory

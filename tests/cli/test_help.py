@@ -107,7 +107,7 @@ def test_a_comment_over_several_lines_is_the_whole_help(tmp_path, capsys):
     assert 'grows with the steps, and "falls" again (default: 0.1)' in " ".join(capsys.readouterr().out.split())
 
 
-BARE_BEGINNINGS = re.compile(r"(of|in|by|for|after|and|or|which|the same|it|how many|so many)\b", re.IGNORECASE)
+BARE_BEGINNINGS = re.compile(r"(of|in|by|for|after|and|or|which|the same|it|how many|so many)\b|\.\w", re.IGNORECASE)
 
 
 @pytest.mark.whole

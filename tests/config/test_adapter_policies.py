@@ -8,6 +8,7 @@ import torch
 from cotrain.algorithms.contract import LossTerm, Sample
 from cotrain.algorithms.policy_gradient import PolicyGradient
 from cotrain.config.policies import Lora, adapter, frozen, trainable
+from cotrain.config.remote import remote
 from cotrain.core.signals import OUTCOME
 from cotrain.learner.logprobs import Scorer
 from cotrain.models.load import load_model
@@ -105,6 +106,10 @@ def test_a_policy_may_begin_with_a_saved_adapter(cast, tmp_path):
         cast_of({"judge": adapter("shipped", path=str(tmp_path / "nowhere"))}, seed=0)
     with refuses("E_ADAPTER_BASE", names="'shipped-format'"):
         cast_of({"judge": adapter("shipped-format", path=str(tmp_path / "saved"))}, seed=0)
+
+
+def test_a_frozen_model_at_an_address_is_a_remote_one():
+    assert frozen("http://127.0.0.1:9/v1#judge") == remote("http://127.0.0.1:9/v1", "judge")
 
 
 def test_the_recipes_share_a_base_when_the_models_are_one():

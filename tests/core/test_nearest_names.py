@@ -3,7 +3,8 @@ help."""
 
 import pytest
 
-from cotrain.core.errors import UnknownName, current_name, nearest_file, nearest_name
+from cotrain.core.errors import SHOWN, UnknownName, unknown_message
+from cotrain.core.nearest_names import current_name, nearest_file, nearest_name
 from cotrain.data.row_files import lines_of
 from tests.sentences import command_refuses, refuses
 
@@ -54,6 +55,13 @@ def test_ending_that_all_files_share_makes_none_near():
     files = ["sums.jsonl", "train.jsonl", "notes.md"]
     assert nearest_file("nosuch.jsonl", files) is None
     assert nearest_file("trian.jsonl", files) == nearest_file("train.json", files) == "train.jsonl"
+
+
+def test_only_a_long_list_of_names_is_cut_and_says_by_how_many():
+    names = [f"name-{n:03}" for n in range(SHOWN + 2)]
+    whole, cut = unknown_message("task", "x", names[:SHOWN]), unknown_message("task", "x", names)
+    assert names[SHOWN - 1] in whole and "more" not in whole
+    assert names[SHOWN] not in cut and "2 more" in cut
 
 
 def test_missing_file_names_no_other_one(tmp_path):

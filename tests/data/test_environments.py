@@ -207,7 +207,7 @@ def test_a_real_openenv_server():
         assert source.describe()["settings"]["fields"] == {"prompt": "question", "action": "answer"}
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(60)
     assert task.grade("0") == ungraded("environment failed")
     with refuses("E_ENVIRONMENT_SILENT", names=str(port)):
         OpenEnvTasks(f"http://127.0.0.1:{port}")

@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 from transformers import GenerationConfig
 
-from cotrain.prompts.chat_template import Message
+from cotrain.prompts.chat_template import TOOL_MARKERS, Message, plainer_versions
 from cotrain.prompts.render import Renderer
 from tests.sentences import refuses
 
@@ -157,3 +157,11 @@ def test_a_stop_token_that_is_none_is_one_line(tokenizer_with, eos):
     settings.eos_token_id = eos
     with refuses("E_END_TOKEN_ID"):
         Renderer(tokenizer_with("bytes", "ours"), settings)
+
+
+def test_a_tool_is_a_user_between_marks_where_a_template_knows_no_tools():
+    said = [Message("user", "2+2?"), Message("tool", "4")]
+    before, after = TOOL_MARKERS
+    marked = [said[0], Message("user", f"{before}4{after}")]
+    assert next(plainer_versions(said, knows_tools=True)) == said
+    assert next(plainer_versions(said, knows_tools=False)) == marked

@@ -58,6 +58,10 @@ def test_what_is_no_meta_verdict(text, reason):
     assert meta_verdict(text).reason == reason
 
 
+def test_a_verdict_inside_a_sentence_is_well_formed_but_for_its_place():
+    assert meta_verdict("The review says <final>CORRECT</final>").format_score == 0.6
+
+
 def test_searches():
     assert search_query("I need <search> pears </search> and <search>nuts</search>") == Query(text="pears")
     assert search_query("<search> </search>").reason == "empty search"

@@ -39,7 +39,7 @@ from sympy import (
     tanh,
 )
 
-from cotrain.grading.bounds import _IntervalReader, certainly_different
+from cotrain.grading.bounds import EXACT, _IntervalReader, _power, certainly_different
 
 x, y = Symbol("x", real=True), Symbol("y", real=True)
 HALF = Rational(7, 2)
@@ -136,6 +136,14 @@ def test_intervals_hold_the_value(function):
         expected = iv.mpf(str(function(argument).evalf(40)))
         assert found.a <= expected.b and expected.a <= found.b
         assert found.delta < 1e-12 * max(1, abs(float(found.b)))
+
+
+def test_a_large_power_of_a_negative_number_has_the_sign_of_its_parity():
+    """Beyond EXACT by a logarithm, which has no sign."""
+    negative = iv.mpf([-1.5, -1.25])
+    for exponent in (EXACT + 4, EXACT + 5):
+        value = _power(negative, iv.mpf(exponent))
+        assert (value.a > 0) if exponent % 2 == 0 else (value.b < 0)
 
 
 def test_large_factorials_by_stirlings_bounds():

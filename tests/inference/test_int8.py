@@ -176,7 +176,7 @@ def test_the_base_of_adapters_is_quantised_and_the_adapters_are_counted():
 
 
 def test_models_without_wide_linear_layers_are_refused_and_others_counted():
-    with refuses("E_INT8_NO_LAYER", names=("'a'", "LlamaForCausalLM", "narrower than 64")):
+    with refuses("E_EIGHT_BIT_NO_LAYER", names=("'a'", "LlamaForCausalLM", "narrower than 64")):
         LocalEngine({"a": tiny_model()}, int8_weights=["a"])
     config = GPT2Config(vocab_size=VOCABULARY, n_embd=64, n_layer=1, n_head=4, n_positions=CONTEXT)
     gpt2 = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa").eval()
@@ -185,25 +185,31 @@ def test_models_without_wide_linear_layers_are_refused_and_others_counted():
     assert len(packing_of(engine)._packed) == 1  # the output layer
 
 
-def test_products_that_are_far_off_are_refused(monkeypatch):
+def test_a_processor_whose_sums_overflow_is_refused(monkeypatch):
     multiply = torch._int_mm
-    monkeypatch.setattr(torch, "_int_mm", lambda *parts: multiply(*parts) // 2)
+    monkeypatch.setattr(torch, "_int_mm", lambda *parts: multiply(*parts).clamp(min=-32 * 32767 // 2))
+    with refuses("E_EIGHT_BIT_PRODUCTS", names="'a'"):
+        LocalEngine({"a": wide_model()}, int8_weights=["a"])
+
+
+def test_a_model_that_loses_too_much_is_refused(monkeypatch):
+    monkeypatch.setattr(int8_weights, "LARGEST", 2)
     with refuses("E_MODEL_NOT_DECODABLE", names=("'a'", "pack_weights=int8", "off by")):
         LocalEngine({"a": wide_model()}, int8_weights=["a"])
 
 
 @pytest.mark.parametrize("other", [{"static": True}, {"autocast": torch.bfloat16}], ids=["device", "half"])
 def test_an_engine_of_other_arithmetic_refuses_it(other):
-    with refuses("E_INT8_PLACE", names="'a'"):
+    with refuses("E_EIGHT_BIT_PLACE", names="'a'"):
         LocalEngine({"a": wide_model()}, int8_weights=["a"], **other)
 
 
 def test_policies_that_cannot_have_it_are_refused():
     for made in ({"autocast": True}, {"dtype": "bfloat16"}, {"load_in_4bit": True}):
-        with refuses("E_INT8_ARITHMETIC", names=next(iter(made))):
+        with refuses("E_EIGHT_BIT_ARITHMETIC", names=next(iter(made))):
             Frozen(model=TINY, pack_weights="int8", **made)
     for kind in (Critic, type(reward_model(TINY))):
-        with refuses("E_INT8_ARITHMETIC", names="no tokens"):
+        with refuses("E_EIGHT_BIT_ARITHMETIC", names="no tokens"):
             kind(model=TINY, pack_weights="int8")
     with refuses("E_PACK_WEIGHTS", names="'int4'"):
         Trained(model=TINY, pack_weights="int4")
@@ -218,17 +224,17 @@ def with_int8(recipe, *names, value="int8"):
 def test_an_engine_or_a_device_without_it_is_refused_and_so_is_a_policy_that_never_speaks():
     recipe = with_int8(tango(model=TINY), "verifier")
     assert with_packing(recipe, HERE) == (recipe, [])
-    with refuses("E_INT8_PLACE", names=("policies.verifier", "vLLM")):
+    with refuses("E_EIGHT_BIT_PLACE", names=("policies.verifier", "vLLM")):
         with_packing(recipe, {"kind": "ray", "engine": "vllm", "device": "cpu"})
-    with refuses("E_INT8_PLACE", names=("policies.verifier", "cuda")):
+    with refuses("E_EIGHT_BIT_PLACE", names=("policies.verifier", "cuda")):
         with_packing(recipe, {"kind": "local", "device": "cuda"})
-    with refuses("E_INT8_PLACE", names=("policies.reference", "no role")):
+    with refuses("E_EIGHT_BIT_PLACE", names=("policies.reference", "no role")):
         with_packing(with_int8(tango(model=TINY), "reference"), HERE)
 
 
 def test_a_loss_without_a_ratio_is_refused():
     made = with_int8(magrpo(model=TINY), *(name for name in magrpo().policies if name != "reference"))
-    with refuses("E_INT8_WITHOUT_RATIO", names=("pack_weights=int8", ".cap=2")):
+    with refuses("E_EIGHT_BIT_WITHOUT_RATIO", names=("pack_weights=int8", ".cap=2")):
         check_due(made)
     check_due(override(made, [f"objectives.{name}.algorithm.loss.cap=2" for name in made.objectives]))
     check_due(with_int8(grpo(model=TINY), "generator"))
@@ -262,13 +268,12 @@ def test_the_estimate_of_memory_counts_a_byte_a_weight():
     for value in ("true", "int8", "false"):
         parts = estimate_run(with_int8(recipe, "generator", value=value), device="cpu").memory
         packed[value] = parts.get("packed weights", 0)
-    assert (
-        packed["int8"] == model_size(TINY).parameters and packed["true"] == 4 * packed["int8"] and not packed["false"]
-    )
+    assert packed["int8"] == model_size(TINY).parameters and packed["true"] == 4 * packed["int8"]
+    assert packed["false"] == 0
 
 
 def test_the_command_refuses_in_one_line(tmp_path, capsys):
     words = ["run", "grpo", "--smoke", "--out", tmp_path / "run", "--set"]
-    command_refuses([*words, "policies.reference.pack_weights=int8"], "E_INT8_PLACE: policies.reference", capsys)
+    command_refuses([*words, "policies.reference.pack_weights=int8"], "E_EIGHT_BIT_PLACE: policies.reference", capsys)
     command_refuses([*words, "policies.generator.pack_weights=int4"], "E_OVERRIDE_TYPE: 'int8' | 'int4'", capsys)
     assert not (tmp_path / "run").exists()

@@ -87,7 +87,7 @@ def test_a_search_finds_the_sentence_that_defines_a_noun():
     assert missing_noun("There are 4 more pears than apples.") == "apples"
     assert missing_noun("There are 5 apples. There are 4 more pears than apples.") is None
     assert truth_of(TEXT, QUESTION).answer == AIM == 18 + STEP and NOUN == "nuts"
-    trail = SearchTrail("x", found=["There are 4 more pears than apples.", "There are 5 apples."])
+    trail = SearchTrail("x", hits=["There are 4 more pears than apples.", "There are 5 apples."])
     assert trail.passages == "There are 5 apples. There are 4 more pears than apples."
 
 
@@ -163,7 +163,7 @@ def test_more_than_half_of_the_readers_decide_whoever_answers_first(said, kept):
     ],
 )
 def test_rules(question, queries, reason):
-    trail = SearchTrail("", found=["x"] * len(queries), queries=queries)
+    trail = SearchTrail("", hits=["x"] * len(queries), queries=queries)
     assert broken_rule(question, str(AIM), trail) == reason
 
 
@@ -178,7 +178,7 @@ def test_rules(question, queries, reason):
     ],
 )
 def test_a_question_tells_a_number_by_itself_and_a_name_by_a_whole_word(answer, question, reason):
-    trail = SearchTrail("", found=["x", "y"], queries=["a", "b"])
+    trail = SearchTrail("", hits=["x", "y"], queries=["a", "b"])
     assert broken_rule(question, answer, trail) == reason
 
 

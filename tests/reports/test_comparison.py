@@ -185,6 +185,14 @@ def test_headlines_stand_beside_each_other_from_start_to_end() -> None:
     assert head[1:] == ["pass@1", "meta: verdicts"]
 
 
+def test_without_a_solver_the_headlines_are_of_the_first_role_by_name() -> None:
+    after = {
+        f"{role}/pass@1": share for role, share in zip("gfedcba", (0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1), strict=True)
+    }
+    _, [row] = headline_cells(with_table({"recipes": {"dsm": {"seeds": [{"after": after}] * 2}}}))
+    assert row[1].replace("\u202f", "") == "10.0%"
+
+
 def test_costs_are_four_and_operations_by_their_parts() -> None:
     spent = {"batches": 20.0, "tokens": 41000.0, "flops": 2.5e12, "seconds": 61.4}
     run_ = {"spent": spent, "flops": {"sampling": 1.5e12, "learning": 1e12, "prefill": 0, "scoring": 0}, "updates": 17}

@@ -256,7 +256,7 @@ def test_an_error_leaves_no_half_step(memory_path: Path, fault: str) -> None:
                 try:
                     ledger.append(step, episodes_of(step))
                 except DiskError as error:
-                    assert "steps written before are safe" in str(error)
+                    assert error.code == "E_DISK_REFUSED" and f"step {step} " in str(error)
                     assert Ledger(memory_path / str(at)).steps() == tuple(range(step))
                     files.at = None
                     ledger.append(step, episodes_of(step))

@@ -51,7 +51,7 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside those of ``shipp
     "prover_verifier: no sneaky": {"reviews": 2, "sneaky": "none", "verifier": "frozen", "warmup": 1, "steps": 4},
     "rubric_judge": {"ratio": (2, 1), "writer_lr": 1e-3, "steps": 3},
     "rubric_judge: no rubric": {"writer": "none", "steps": 3},
-    "rubric_judge: frozen judge": {"judge": "frozen", "asked": 3},
+    "rubric_judge: frozen judge": {"judge": "frozen", "judgements": 3},
     "spiral": {**GAMES, "tasks": Games("kuhn"), "pool": 2, "pool_every": 1, "steps": 4, "group_size": 8},
     "spiral: no baseline": {**GAMES, "tasks": Games("nim"), "baseline": False, "kl": 0.01},
 }

@@ -13,7 +13,8 @@ from cotrain.config.override import override
 from cotrain.config.policies import Learning
 from cotrain.config.recipe import Recipe, check_due, check_problems
 from cotrain.config.registry import find_recipe, make_recipe
-from cotrain.core.errors import ConfigError, UnknownName, UserError, current_name, nearest_name
+from cotrain.core.errors import ConfigError, UnknownName, UserError
+from cotrain.core.nearest_names import current_name, nearest_name
 from cotrain.reports.compare_words import slug_of
 from cotrain.runs.check_tools import check_tools
 

@@ -38,8 +38,9 @@ from cotrain.analysis.comparison.plan import ComparisonPlan
 from cotrain.analysis.comparison.rates import choose_rates, rate_settings
 from cotrain.analysis.comparison.runs import collect_run, run_command
 from cotrain.analysis.comparison.waves import RunKey, run_at_equal_cost
-from cotrain.core.errors import ConfigError, current_name
+from cotrain.core.errors import ConfigError
 from cotrain.core.input_files import read_regular
+from cotrain.core.nearest_names import current_name
 from cotrain.core.threads import usable_cores
 from cotrain.data.few_problems import few_tested_note
 from cotrain.reports.compare_markdown import comparison_markdown

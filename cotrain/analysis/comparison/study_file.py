@@ -45,8 +45,9 @@ from cotrain.analysis.comparison.arms import SET_BY_COMPARISON, Arm, distinct_ar
 from cotrain.analysis.comparison.plan import ComparisonPlan
 from cotrain.config.registry import find_recipe
 from cotrain.core.arguments import fits_hint, hints_of, kind_of
-from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError, nearest_name
+from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError
 from cotrain.core.input_files import MOST_HANDWRITTEN, content_of_file, read_toml
+from cotrain.core.nearest_names import nearest_name
 from cotrain.reports.compare_words import slug_of
 
 STUDY_KEYS = ("hypothesis", "measure", "model", "out", "arms", "parts", "gate")
