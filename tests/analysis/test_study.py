@@ -41,6 +41,7 @@ WITHOUT_GATE = {
     "judge-errors",
     "judge-errors-longer",
     "distillation",
+    "implicit-estimators-slower",
 }  # nothing to run first
 STUDIES = sorted(shipped_studies().values())
 FILE = """

@@ -3,8 +3,9 @@
     python docs/results/implicit-estimators/stability.py runs/studies/implicit-estimators/all \
       runs/studies/implicit-estimators-slower/all
 
-For each folder it prints a table of the arms, and the differences in greedy accuracy between all pairs of arms. A
-folder needs its runs, ``compare.json`` and ``problems.json.gz``.
+For each folder it prints a table of the arms, and a second one of what might explain them, which was added after the
+runs had been seen. Then come the differences in greedy accuracy between all pairs of arms. A folder needs its runs and
+``problems.json.gz``.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from itertools import combinations
 from pathlib import Path
 
 from cotrain.core.statistics import Estimate, mean_interval, over_seeds_and_problems, smallest_significant
+from cotrain.reports.compare_words import slug_of
 from cotrain.storage.jsonl import read_jsonl
 
 WINDOW = 5  # batches
+CLIP_NORM = 1.0  # a gradient with a larger norm is scaled down to it
 # 2.5 % and 97.5 % points of chi-square, by degrees of freedom
 CHI_SQUARE = {2: (0.0506, 7.378), 3: (0.2158, 9.348), 4: (0.4844, 11.143), 5: (0.8312, 12.833)}
 
@@ -58,6 +61,55 @@ def run_of(folder: Path) -> Run:
         entropy=statistics.fmean(row["solver/entropy"] for row in last),
         seconds=sum(row["rollout"] + row["update"] + row["annotate"] + row["credit"] for row in timings),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """What a run's reward model knew and what the generator's gradient was like."""
+
+    pairs: list[float | None]  # share of pairs of answers in order: batches 2 to 6, 7 to 11, 12 to 16; None: no pair
+    cross_entropy: float | None  # of the reward model in the last batches, before it learns from them; None: no model
+    step_pairs: float | None  # share of pairs of a right and a wrong step in order, held out, at the end
+    without_update: int  # batches of which no problem passed the filter
+    first_norm: float | None  # gradient norm in the first batch, in which all process rewards are 0
+    later_norms: list[float]
+    wrong_at_first: float  # share of the steps with a wrong relation, such as a minus for a plus: first two batches
+    wrong_at_last: float  # the same in the last batches
+
+
+def explanation_of(folder: Path) -> Explanation:
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    rows = [row for row in read_jsonl(folder / "metrics.jsonl") if "kind" not in row]
+    pairs = [_mean_of(rows[first : first + WINDOW], "generator/process/pair_accuracy") for first in (1, 6, 11)]
+    step_pairs = summary["after"].get("prm/step_pair_accuracy")
+    later = [row.get("generator/grad_norm") for row in rows[1:]]
+    return Explanation(
+        pairs=pairs,
+        cross_entropy=_mean_of(rows[-WINDOW:], "prm/prm/loss"),
+        step_pairs=step_pairs["value"] if step_pairs else None,
+        without_update=sum(row["generator/kept_groups"] == 0 for row in rows),
+        first_norm=rows[0].get("generator/grad_norm"),
+        later_norms=[norm for norm in later if norm is not None],
+        wrong_at_first=wrong_relations(folder, range(2)),
+        wrong_at_last=wrong_relations(folder, range(len(rows) - WINDOW, len(rows))),
+    )
+
+
+def wrong_relations(folder: Path, batches: range) -> float:
+    """Of the steps that were written in these batches, the share whose relation is not the problem's."""
+    reasons: list[str] = []
+    with gzip.open(folder / "episodes" / "episodes.jsonl.gz", "rt", encoding="utf-8") as lines:
+        for episode in map(json.loads, lines):
+            if episode["step"] not in batches:
+                continue
+            for trace in episode["traces"]:
+                reasons += trace["metadata"].get("step_reasons", [])  # an unreadable answer has none
+    return reasons.count("relation") / len(reasons)
+
+
+def _mean_of(rows: list[dict[str, float]], figure: str) -> float | None:
+    values = [row[figure] for row in rows if row.get(figure) is not None]
+    return statistics.fmean(values) if values else None
 
 
 def spread_in_words(values: list[float]) -> str:
@@ -109,6 +161,46 @@ HEAD = (
 )
 
 
+EXPLANATION_HEAD = (
+    "arm",
+    "pairs in order, batches 2 to 6",
+    "7 to 11",
+    "12 to 16",
+    "reward model's cross-entropy, last batches",
+    "pairs of steps in order, at the end",
+    "batches without an update",
+    "gradient norm, first batch",
+    "later batches",
+    "updates clipped",
+    "steps with a wrong relation, first two batches",
+    "last batches, by seed",
+)
+
+
+def explanation_row(name: str, runs: list[Explanation]) -> str:
+    norms = [norm for run in runs for norm in run.later_norms]
+    n_clipped = sum(norm > CLIP_NORM for norm in norms)
+    cells = [
+        name,
+        *(mean_in_words([run.pairs[third] for run in runs]) for third in range(3)),
+        mean_in_words([run.cross_entropy for run in runs]),
+        mean_in_words([run.step_pairs for run in runs]),
+        str(sum(run.without_update for run in runs)),
+        f"{statistics.median(run.first_norm for run in runs if run.first_norm is not None):.2f}",
+        f"{statistics.median(norms):.2f}",
+        f"{n_clipped} of {len(norms)}",
+        f"{statistics.fmean(run.wrong_at_first for run in runs):.2f}",
+        ", ".join(f"{run.wrong_at_last:.2f}" for run in runs),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def mean_in_words(values: list[float | None]) -> str:
+    """The mean over the runs that have the figure; a dash where fewer than five have."""
+    found = [value for value in values if value is not None]
+    return in_words(mean_interval(found)) if len(found) >= 5 else "–"
+
+
 def difference(one: dict[str, dict[str, float]], other: dict[str, dict[str, float]]) -> Estimate:
     """Of two arms: seed → problem → greedy accuracy."""
     by_seed = []
@@ -124,9 +216,12 @@ def main(folders: list[str]) -> None:
         print(f"{folder}\n\n| {' | '.join(HEAD)} |\n{'|---' * len(HEAD)}|")
         saved = json.loads(gzip.decompress((folder / "problems.json.gz").read_bytes()))
         for arm, seeds in saved.items():
-            runs = [run_of(folder / arm / f"seed-{seed}") for seed in seeds]
+            runs = [run_of(folder / slug_of(arm) / f"seed-{seed}") for seed in seeds]
             print(arm_rows(arm, runs))
             greedy[f"{arm} in {folder.parent.name}"] = {s: figures["solver/greedy"] for s, figures in seeds.items()}
+        print(f"\n| {' | '.join(EXPLANATION_HEAD)} |\n{'|---' * len(EXPLANATION_HEAD)}|")
+        for arm, seeds in saved.items():
+            print(explanation_row(arm, [explanation_of(folder / slug_of(arm) / f"seed-{seed}") for seed in seeds]))
         print()
     print("| difference | greedy | significant from |\n|---|---|---|")
     for (one, of_one), (other, of_other) in combinations(greedy.items(), 2):
