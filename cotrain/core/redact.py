@@ -14,11 +14,18 @@ from itertools import pairwise
 from pathlib import Path
 
 HIDDEN = "[hidden]"
+# Not "tokens", which is a count.
 _SECRET_NAME = (
     r"[\w.-]*(?:token|(?:secret|passw(?:or)?d|api[_-]?key|access[_-]?key|private[_-]?key|credential|authorization)s?)"
 )
-_NAMED_SECRET = re.compile(  # token=…, "api_key": "…"
-    rf"(?i)\b({_SECRET_NAME}[\"']?\s*[=:]\s*[\"']?)(?!{re.escape(HIDDEN)})[^\s,;&\"']+"
+_NAMED_SECRET = re.compile(  # token=…, "api_key": "two words", Authorization: Bearer …
+    rf"""(?ix)
+    \b ({_SECRET_NAME} (?:\\?["'])? \s*[=:]\s*)         # the name, which stays
+    (?: (\\?["']) (?!{re.escape(HIDDEN)}) .+? (\2|$)     # a value in quotes, with its spaces
+      | (?!["'\\]|{re.escape(HIDDEN)})
+        (?:(?:bearer|basic|digest|token)\s+)? [^\s,;&"']+ # one word, behind the name of a scheme
+    )""",
+    re.MULTILINE,
 )
 _SECRET_FLAG = re.compile(rf"(?i)-{{1,2}}{_SECRET_NAME}")  # --token
 _KEY = re.compile(
@@ -31,7 +38,7 @@ _LOGIN = re.compile(r"(?<=://)[^/\s@]+@")  # https://user:password@
 
 def redact_text(text: str) -> str:
     """A text without keys, and with ``~`` for the home directory."""
-    text = _NAMED_SECRET.sub(rf"\1{HIDDEN}", text)
+    text = _NAMED_SECRET.sub(rf"\1\2{HIDDEN}\3", text)
     text = _KEY.sub(HIDDEN, text)
     text = _LOGIN.sub(f"{HIDDEN}@", text)
     home = os.path.expanduser("~")

@@ -34,6 +34,24 @@ def test_what_is_named_a_secret_is_hidden(words):
     assert "geheim" not in " ".join(redact_command(["cotrain", *words]))
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Authorization: Bearer geheim12345678", f"Authorization: {HIDDEN}"),
+        ("Authorization: Basic geheim", f"Authorization: {HIDDEN}"),
+        ('-H "Authorization: token geheim" -o x', f'-H "Authorization: {HIDDEN}" -o x'),
+        ("password='ganz geheim' next", f"password='{HIDDEN}' next"),
+        ('{"token": "ganz geheim", "max_tokens": 5}', f'{{"token": "{HIDDEN}", "max_tokens": 5}}'),
+        (r'"{\"token\": \"ganz geheim\", \"n\": 5}"', rf'"{{\"token\": \"{HIDDEN}\", \"n\": 5}}"'),
+        ('password="ganz geheim', f'password="{HIDDEN}'),
+    ],
+    ids=["bearer", "basic", "header", "quotes", "json", "escaped", "open"],
+)
+def test_a_secret_of_several_words_is_hidden_as_a_whole(text, shown):
+    assert redact_text(text) == shown
+    assert redact_text(shown) == shown
+
+
 def test_paths_are_shortened(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path / "alice"))
     here = tmp_path / "alice" / "work"
