@@ -123,51 +123,76 @@ print(ray.get(ray.remote(lambda: "joined").remote()))
 """
 
 
-@pytest.fixture
-def with_a_token(left_over, tmp_path):
-    """Address of a Ray that asks for a token, and the environment in which it is found."""
-    (tmp_path / ".ray").mkdir()
-    (tmp_path / ".ray/auth_token").write_text("ab" * 32)
-    place = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
-    place |= {"HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0"}
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    begin = [Path(sys.executable).parent / "ray", "start", "--head", "--block", "--include-dashboard", "false"]
-    sizes = ["--num-cpus", "1", "--object-store-memory", str(STORE), "--port", str(port)]
-    with (tmp_path / "ray.log").open("w") as said:
-        ray = subprocess.Popen([*begin, *sizes], env=place, stdout=said, stderr=said, start_new_session=True)
-    until, address = time.monotonic() + PATIENCE, f"127.0.0.1:{port}"
-    try:
-        while True:
-            assert ray.poll() is None and time.monotonic() < until, (tmp_path / "ray.log").read_text()
+class RayWithToken:
+    """A Ray head that asks for a token. On a busy machine a head may end soon after it began, as it has not heard from
+    its own processes in time; then another is begun."""
+
+    def __init__(self, home: Path) -> None:
+        self.log = home / "ray.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.address = ""
+        (home / ".ray").mkdir()
+        (home / ".ray/auth_token").write_text("ab" * 32)
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_AUTH")}
+        self.environment |= {"HOME": str(home), "RAY_USAGE_STATS_ENABLED": "0"}
+
+    def has_ended(self) -> bool:
+        return self.process is None or self.process.poll() is not None
+
+    def begin(self, until: float) -> None:
+        """Begin a head, and wait until it can be reached."""
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        self.address = f"127.0.0.1:{port}"
+        ray = Path(sys.executable).parent / "ray"
+        command = [ray, "start", "--head", "--block", "--include-dashboard", "false", "--port", str(port)]
+        sizes = ["--num-cpus", "1", "--object-store-memory", str(STORE)]
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [*command, *sizes], env=self.environment, stdout=log, stderr=log, start_new_session=True
+            )
+        while not self.has_ended():
+            assert time.monotonic() < until, self.log.read_text()
             with suppress(ConfigError):
-                check_address(address)
-                break
+                check_address(self.address)
+                return
             time.sleep(0.5)
-        yield address, place
-    finally:
-        ray.send_signal(signal.SIGTERM)
-        try:
-            ray.wait(60)
-        except subprocess.TimeoutExpired:
-            os.killpg(ray.pid, signal.SIGKILL)
 
-
-def test_a_ray_that_asks_for_a_token_is_joined_with_it_alone(with_a_token, tmp_path):
-    address, place = with_a_token
-
-    def join(settings):
-        command = [sys.executable, "-c", JOIN, address]
-        ran = subprocess.run(command, env=place | settings, capture_output=True, text=True)
-        return ran.stdout.strip() or ran.stderr.strip().splitlines()[-1]
-
-    def joined(**settings):
+    def join(self, **settings: str) -> str:
+        """What a program that joins prints, or the last line of its error."""
         until = time.monotonic() + PATIENCE
-        said = join(settings)
-        while "Failed to connect" in said and time.monotonic() < until:  # a head on a busy machine answers late
-            said = join(settings)
-        return said
+        while True:
+            if self.has_ended():
+                assert time.monotonic() < until, self.log.read_text()
+                self.begin(until)
+            command = [sys.executable, "-c", JOIN, self.address]
+            joined = subprocess.run(command, env=self.environment | settings, capture_output=True, text=True)
+            output = joined.stdout.strip() or joined.stderr.strip().splitlines()[-1]
+            is_late = "Failed to connect" in output  # a head on a busy machine answers late
+            if not (is_late or self.has_ended()) or time.monotonic() > until:
+                return output
 
+    def end(self) -> None:
+        if self.process is None:
+            return
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def ray_with_token(left_over, tmp_path):
+    ray_head = RayWithToken(tmp_path)
+    try:
+        yield ray_head
+    finally:
+        ray_head.end()
+
+
+def test_a_ray_that_asks_for_a_token_is_joined_with_it_alone(ray_with_token, tmp_path):
+    joined = ray_with_token.join
     assert joined() == "joined"
     assert "refuses that of RAY_AUTH_TOKEN" in joined(RAY_AUTH_TOKEN="cd" * 32)
     assert "there is none here" in joined(HOME=str(tmp_path / "elsewhere"))
