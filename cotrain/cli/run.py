@@ -88,13 +88,13 @@ def run(argv: Sequence[str]) -> int:
     from cotrain.trainer.async_rollouts import check_async_steps
 
     check_async_steps(recipe, parsed.async_steps)
-    elsewhere = _planned_elsewhere(parsed)
+    plans_for_other_gpu = _planned_elsewhere(parsed)
     backend = backend_of(parsed)
-    if backend is None and not elsewhere:
+    if backend is None and not plans_for_other_gpu:
         from cotrain.runs.run import check_tools_if_any
 
         check_tools_if_any(recipe)
-    device = "cuda" if elsewhere else device_of(parsed.device, here=parsed.backend == "local")
+    device = "cuda" if plans_for_other_gpu else device_of(parsed.device, here=parsed.backend == "local")
     command.fill_in(base_recipe)
     notes: list[str] = []
     if parsed.smoke:
@@ -104,7 +104,7 @@ def run(argv: Sequence[str]) -> int:
     notes += getattr(recipe.tasks, "notes", [])
     notes += few_tested_note(recipe.tasks)
     notes += size_notes(base_recipe.origin, parsed.set, command.typed)
-    if not elsewhere and backend is None and not _has_small_models(recipe):
+    if not plans_for_other_gpu and backend is None and not _has_small_models(recipe):
         from cotrain.runs.memory_plan import fit_to_memory
 
         recipe, memory_notes = fit_to_memory(recipe, device)
@@ -187,7 +187,8 @@ def _print_plan(
     from cotrain.runs.fitting import with_packing
 
     parsed = command.parsed
-    recipe, packing_notes = with_packing(recipe, {"device": device} if backend is None else backend.describe())
+    devices = {"device": device} if backend is None else backend.describe()
+    recipe, packing_notes = with_packing(recipe, devices)  # of weights (``packed_weights.py``)
     recipe = with_answer_formats(recipe, parsed, dry=True)
     if recipe.origin is not None:
         parsed.set = list(recipe.origin.overrides)
