@@ -9,7 +9,15 @@ from dataclasses import replace
 import pytest
 
 from cotrain import api
-from cotrain.analysis.benchmarks import SuiteOptions, evaluate_suite, score_lines, suite_settings, training_questions
+from cotrain.analysis import benchmarks
+from cotrain.analysis.benchmarks import (
+    SuiteOptions,
+    evaluate_suite,
+    evaluate_suites,
+    score_lines,
+    suite_settings,
+    training_questions,
+)
 from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.core.types import Sampling
@@ -29,6 +37,7 @@ from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.rollout.verifier_roles import parse_gram
+from cotrain.storage.file_ops import DiskError
 from tests.helpers import EASY, TINY, spoken
 from tests.sentences import command_refuses, refuses
 
@@ -351,6 +360,25 @@ def test_the_command_scores_a_run(given, sheet, tmp_path, capsys):
     assert "gsm8k: 2 problems, 2 samples, 1 reviews, after step 2" in out and "temperature 1.0, top_p 1.0" in out
     assert json.loads((run / "suite-gsm8k.json").read_text()) == solved
     command_refuses([*words[:2], "--data", str(long)], "E_COMMAND_LINE: --data | --suite", capsys)
+
+
+def test_graders_are_closed_where_the_suites_end_with_an_error(sheet, tmp_path, monkeypatch):
+    graders = []
+
+    class RecordedGrader(AnswerGrader):
+        def __init__(self):
+            super().__init__()
+            graders.append(self)
+
+    monkeypatch.setattr(benchmarks, "AnswerGrader", RecordedGrader)
+    no_folder = tmp_path / "taken"
+    no_folder.write_text("")
+    with pytest.raises(DiskError):
+        evaluate_suites("shipped-roles", ["gsm8k"], [str(sheet)], out=no_folder)
+    (grader,) = graders
+    task = load_suite("gsm8k", [str(sheet)], grader)[0]
+    with pytest.raises(RuntimeError, match="closed"):
+        grader.grade(replace(task, gold=r"\sqrt{2}"), "<answer>x + 1</answer>")  # which needs a process
 
 
 def test_problems_that_a_run_was_trained_on_are_counted_and_told(tmp_path):

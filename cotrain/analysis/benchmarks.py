@@ -1,13 +1,17 @@
 """Benchmarks: ``cotrain eval RUN --suite gsm8k,math500,processbench --data …``.
 
-The solver of a run, or a model by itself, answers every problem of a suite once greedily and ``samples`` times at its
-own temperature, and the run's verifier, where there is one, reviews each sampled solution; a model reviews its own
-where it is said how (``--verdict``); where it has a comparer, a
-tournament of pairs chooses among them (``rollout/tournament.py``); in ProcessBench the verifier judges the solutions
-given. Of MBPP and HumanEval the answers are programs, which are run with the problem's
-tests (``data/programs.py``). What came of each sample is a row of ``suite-NAME.jsonl`` in the run directory, and
-``suite-NAME.json`` holds the scores (``metrics/suites.py``) next to the settings they were made with. The rows are
-written as they are made: the same command goes on where it was interrupted, and only prints what is finished.
+Who does what, in a run or with a model by itself:
+
+    solver    answers every problem of a suite once greedily, and ``samples`` times at its own temperature; in MBPP and
+              HumanEval its answers are programs, which are run with the problem's tests (``data/programs.py``)
+    verifier  of a run that has one: reviews each sampled solution. A model reviews its own solutions where the user
+              says in what form (``--verdict``). In ProcessBench the verifier judges the solutions given
+    comparer  of a run that has one: holds a tournament of pairs, which chooses among the samples of a problem
+              (``rollout/tournament.py``)
+
+What came of each sample is a row of ``suite-NAME.jsonl`` in the run directory, and ``suite-NAME.json`` holds the scores
+(``metrics/suites.py``) next to the settings they were made with. The rows are written as they are made: the same
+command goes on where it was interrupted, and only prints what is finished.
 
 Left out: few-shot prompts, tools. A sample that does not fit its model's context counts as wrong.
 """
@@ -18,6 +22,7 @@ import argparse
 import hashlib
 import json
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
@@ -35,7 +40,6 @@ from cotrain.core.types import (
     TOO_LONG,
     UNLABELLED,
     Episode,
-    Grader,
     ParseFailure,
     RolloutFn,
     Task,
@@ -47,8 +51,6 @@ from cotrain.core.verbosity import ProgressPrinter, count_of, json_text, print_l
 from cotrain.data import programs
 from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.processbench import FixedSolution
-from cotrain.data.programs import KINDS as PROGRAMS
-from cotrain.data.programs import ProgramGrader
 from cotrain.data.question_text import normal_question
 from cotrain.data.suite_files import JUDGED, draw_items, draw_tasks, load_suite, suite_data
 from cotrain.formats.answers import final_answer
@@ -104,7 +106,7 @@ class SuiteOptions:
     verifier: str = "verifier"  # role; a run without it has no best@k, weighted@k and ProcessBench
     comparer: str = "comparer"  # role that judges pairs of solutions; a run without it has no tournament@k
     problems: int | None = None  # so many, drawn by a hash, in ProcessBench spread over each split; None for all
-    how: AnswerFormat = DEFAULT_FORMAT  # how roles are asked and read; by default as the run has it, of a model "auto"
+    answer_format: AnswerFormat = DEFAULT_FORMAT  # how roles are asked and read; by default as in the run
     max_tokens: int | None = None  # tokens of an answer; None: as the role has it
     temperature: float | None = None  # temperature of samples and of their reviews; None: as the roles have it
     lenient: bool = False  # malformed rows are set aside
@@ -140,41 +142,47 @@ def evaluate_suites(
     paths = suite_data(suites, data)
     is_model = opening.is_model(directory)
     folder = RunDirectory(out or (Path("evals") / Path(directory).name if is_model else directory))
-    judging = options.how.of_reviews or not JUDGED.keys().isdisjoint(suites)
-    recipe = opening.recipe_of(directory, judging=judging)
+    needs_verifier = options.answer_format.of_reviews or any(name in JUDGED for name in suites)
+    recipe = opening.recipe_of(directory, judging=needs_verifier)
     if options.tool is not None:
         recipe = replace(recipe, roles=with_tool(recipe.roles, options.tool))
         check_tools(recipe)
-    grader = AnswerGrader()
-    items = _read_items(paths, options, grader, say)
-    options = _with_role_names(recipe, options)
-    claim_place(folder.path)
+    with ExitStack() as stack:
+        grader = AnswerGrader()
+        stack.callback(grader.close)
+        items = _read_items(paths, options, grader, say)
+        for suite_grader in _graders_of(items):
+            stack.callback(suite_grader.close)
+        options = _with_role_names(recipe, options)
+        claim_place(folder.path)  # raises here, before hours of sampling, where nothing can be written
 
-    recipe = _with_sampling_of(recipe, options)
-    if is_model:
-        options = replace(options, how=as_taught(recipe, options.how, say))
-    recipe = _with_formats(recipe, options, items, is_model=is_model, device=device, say=say)
-    trainer = opening.load_trainer(directory, recipe=recipe, device=device)
-    policies = {role: trainer.recipe.policies[spec.policy].model for role, spec in trainer.recipe.roles.items()}
-    base_settings = {
-        "run": str(directory),
-        "step": trainer.finished_steps,
-        "seed": trainer.recipe.seed,
-        "cotrain": __version__,
-    }
-    training: set[str] = set() if is_model else training_questions(recipe.tasks)
+        recipe = _with_sampling_of(recipe, options)
+        if is_model:
+            # A model that was trained by cotrain says in its directory how its roles are to be asked and read.
+            options = replace(options, answer_format=as_taught(recipe, options.answer_format, say))
+        recipe = _with_formats(recipe, options, items, is_model=is_model, device=device, say=say)
+        trainer = opening.load_trainer(directory, recipe=recipe, device=device)
+        runner = trainer.evaluation_runner
+        model_by_role = {
+            role: trainer.recipe.policies[spec.policy].model for role, spec in trainer.recipe.roles.items()
+        }
+        base_settings = {
+            "run": str(directory),
+            "step": trainer.finished_steps,
+            "seed": trainer.recipe.seed,
+            "cotrain": __version__,
+        }
+        training: set[str] = set() if is_model else training_questions(recipe.tasks)
 
-    runner = trainer.evaluation_runner
-    results = []
-    for name, suite_items in items.items():
-        own_settings = suite_settings(name, suite_items, runner, options, policies)
-        settings = base_settings | {"data": paths[name]} | own_settings
-        rows_file = folder.path / f"suite-{name}.jsonl"
-        rows = evaluate_suite(rows_file, name, suite_items, runner, options, settings, say)
-        result = _suite_result(name, suite_items, rows, options, settings, training)
-        results.append(result)
-        folder.write(f"suite-{name}.json", result)
-    _close_graders(grader, items)
+        results = []
+        for name, suite_items in items.items():
+            own_settings = suite_settings(name, suite_items, runner, options, model_by_role)
+            settings = base_settings | {"data": paths[name]} | own_settings
+            rows_file = folder.path / f"suite-{name}.jsonl"
+            rows = evaluate_suite(rows_file, name, suite_items, runner, options, settings, say)
+            result = _suite_result(name, suite_items, rows, options, settings, training)
+            results.append(result)
+            folder.write(f"suite-{name}.json", result)
     return results
 
 
@@ -186,7 +194,10 @@ def _read_items(
 ) -> dict[str, SuiteItems]:
     """The problems, or solutions, of each suite: as many as ``options`` asks for. Raises DataError."""
     refused = Quarantine() if options.lenient else None
-    items = {name: draw_items(_load_items(name, paths[name], grader, refused, say), options.problems) for name in paths}
+    items: dict[str, SuiteItems] = {}
+    for name, suite_paths in paths.items():
+        all_items = _load_items(name, suite_paths, grader, refused, say)
+        items[name] = draw_items(all_items, options.problems)
     if refused is not None and refused.refused:
         say(f"note: {refused.summary_line()}")
     return items
@@ -222,16 +233,32 @@ def _with_formats(
     say: Callable[[str], None],
 ) -> Recipe:
     """The recipe with the formats in which its roles are asked and read, chosen by a few problems of the suites."""
-    if is_model or options.how.of_answers:
-        answer_tasks = [task for suite_items in items.values() for task in suite_items if isinstance(task, Task)]
-        has_answers = bool(answer_tasks) and isinstance(answer_tasks[0].grader, AnswerGrader)
-        if not has_answers:
-            answer_tasks = []
-        if answer_tasks or not is_model:
-            tasks = draw_tasks(answer_tasks, PROBED)
-            look = options.how.answer in (None, AUTO)  # where it is named the suite itself shows how well it is read
-            recipe, _ = choose_answer_format(recipe, options.how, device=device, say=say, tasks=tasks, look=look)
-    return choose_verdict_format(recipe, options.how, device=device, say=say, look=False)
+    recipe = _with_answer_format(recipe, options, items, is_model=is_model, device=device, say=say)
+    return choose_verdict_format(recipe, options.answer_format, device=device, say=say, look=False)
+
+
+def _with_answer_format(
+    recipe: Recipe,
+    options: SuiteOptions,
+    items: Mapping[str, SuiteItems],
+    *,
+    is_model: bool,
+    device: str,
+    say: Callable[[str], None],
+) -> Recipe:
+    """The recipe with the format of the solver's answers: of a run as it stands, unless the user says how."""
+    if not is_model and not options.answer_format.of_answers:
+        return recipe
+    answer_tasks = [task for suite_items in items.values() for task in suite_items if isinstance(task, Task)]
+    if answer_tasks and not isinstance(answer_tasks[0].grader, AnswerGrader):
+        answer_tasks = []
+    if is_model and not answer_tasks:
+        return recipe
+    tasks = draw_tasks(answer_tasks, PROBED)
+    # The model is asked a few problems only where no format is named: else the suite itself shows how well it is read.
+    look = options.answer_format.answer in (None, AUTO)
+    recipe, _ = choose_answer_format(recipe, options.answer_format, device=device, say=say, tasks=tasks, look=look)
+    return recipe
 
 
 def _suite_result(
@@ -261,19 +288,18 @@ def _suite_result(
     return result
 
 
-def _close_graders(grader: AnswerGrader, items: Mapping[str, SuiteItems]) -> None:
-    """End the processes that grade."""
-    graders: set[Grader] = {grader}
-    for suite_items in items.values():
-        graders |= {task.grader for task in suite_items if isinstance(task, Task)}
-    for each in graders:
-        if isinstance(each, AnswerGrader):
-            each.close()
+def _graders_of(items: Mapping[str, SuiteItems]) -> set[AnswerGrader]:
+    """The graders of all problems, whose processes are to be ended."""
+    tasks = [task for suite_items in items.values() for task in suite_items if isinstance(task, Task)]
+    return {task.grader for task in tasks if isinstance(task.grader, AnswerGrader)}
 
 
-def _resolve_role(recipe: Recipe, name: str, flag: str) -> str:
-    """The role of a name, or of a policy's; the usual name stands for itself, as a recipe may have no such role."""
-    return name if name == flag else role_named(recipe, name, f"--{flag}")
+def _resolve_role(recipe: Recipe, name: str, usual_name: str) -> str:
+    """The role that ``--solver NAME`` and the like mean, by its own name or by that of a policy. ``usual_name``: of the
+    role, and of the flag."""
+    if name == usual_name:
+        return name  # also where the recipe has no such role
+    return role_named(recipe, name, f"--{usual_name}")
 
 
 def _load_items(
@@ -282,7 +308,8 @@ def _load_items(
     try:
         return load_suite(name, paths, grader, aside, say)
     except DataError as error:
-        if ", row " not in str(error):
+        is_about_a_row = ", row " in str(error)
+        if not is_about_a_row:
             raise
         raise DataError(
             f"{error}; expected a file of suite {name!r}: mend it, or name another with --data {name}=PATH",
@@ -305,9 +332,12 @@ def training_questions(source: TaskSource) -> set[str]:
 
 
 def _is_read_from_file(source: Any) -> bool:
-    """Also of a source around another one: with labels, or with a ramp."""
-    inner = getattr(source, "source", None) or getattr(source, "targets", None)
-    return hasattr(source, "path") if inner is None else _is_read_from_file(inner)
+    """Whether the problems of a source are those of a file. Some sources are made of another one, which tells."""
+    inner = getattr(source, "source", None)  # problems in another order, or without labels
+    inner = inner or getattr(source, "targets", None)  # problems of which some have labels
+    if inner is not None:
+        return _is_read_from_file(inner)
+    return hasattr(source, "path")
 
 
 def _asked_question(item: Task | FixedSolution) -> str:
@@ -320,7 +350,7 @@ def suite_scores(name: str, rows: Sequence[SampleRow], options: SuiteOptions) ->
         return processbench_scores(rows)
     if name == "prmbench":
         return prmbench_scores(rows)
-    if name in PROGRAMS:
+    if name in programs.KINDS:
         return program_scores(rows, options.samples)
     return solver_scores(rows, options.samples, key=vote_key)
 
@@ -330,13 +360,15 @@ def suite_settings(
     items: Sequence[Task] | Sequence[FixedSolution],
     runner: RolloutRunner,
     options: SuiteOptions,
-    models: dict[str, str],
+    model_by_role: dict[str, str],
 ) -> dict[str, Any]:
     """The settings that the scores depend on, as JSON. Raises UnknownName for a role there is not, ConfigError for one
     that gives no verdicts."""
     judging = name in JUDGED
-    choosers = [role for role in (options.verifier, options.comparer) if role in runner.roles and options.samples]
-    needed = [options.verifier] if judging else [options.solver, *choosers]
+    selecting_roles: list[str] = []  # that select among the samples of a problem
+    if options.samples:
+        selecting_roles = [role for role in (options.verifier, options.comparer) if role in runner.roles]
+    needed = [options.verifier] if judging else [options.solver, *selecting_roles]
     roles = {}
     for role in needed:
         if role not in runner.roles:
@@ -349,7 +381,7 @@ def suite_settings(
             )
         settings = {
             "policy": spec.policy,
-            "model": models.get(role, spec.policy),
+            "model": model_by_role.get(role, spec.policy),
             "temperature": 0.0 if judging and options.reviews == 1 else spec.sampling.temperature,
             "top_p": spec.sampling.top_p,
             "max_tokens": spec.sampling.max_tokens,
@@ -359,14 +391,14 @@ def suite_settings(
             settings["answer"] = spec.answer_format
         if spec.step_format is not None:
             settings["steps"] = spec.step_format
-        if spec.words:
+        if spec.words:  # words of a verdict: the role is a verifier
             settings["verdict"] = spec.verdict_format
         if spec.tool is not None:
             settings["tool"] = tool_name(spec.tool)
         roles[role] = settings
 
     grader = f"math-verify {metadata.version('math-verify')}"
-    if name in PROGRAMS:
+    if name in programs.KINDS:
         grader = f"the problem's tests, {programs.DEADLINE_S:g} s of CPU time"
     identities = json.dumps([_item_identity(item) for item in items]).encode()
     described: dict[str, Any] = {
@@ -385,8 +417,9 @@ def suite_settings(
 def _item_identity(item: Task | FixedSolution) -> list[Any]:
     """The parts of an item that tell it from any other."""
     if isinstance(item, FixedSolution):
-        return [item.problem, *item.steps, str(item.label if item.wrong is None else item.wrong)]
-    tests = [item.grader.problem_of(item).tests] if isinstance(item.grader, ProgramGrader) else []
+        truth = item.label if item.wrong is None else item.wrong  # the first wrong step, or all wrong steps
+        return [item.problem, *item.steps, str(truth)]
+    tests = [item.grader.problem_of(item).tests] if isinstance(item.grader, programs.ProgramGrader) else []
     return [item.prompt, item.gold, *tests]
 
 
@@ -403,17 +436,18 @@ def evaluate_suite(
     say: Callable[[str], None] = lambda text: None,
 ) -> list[SampleRow]:
     """The rows of a suite, one for each sample, in order; those that ``path`` holds from the same settings are kept."""
-    each = 1 if name in JUDGED else options.samples + 1
-    rows = _kept_rows(path, settings, each, len(items))
-    if len(rows) == each * len(items):
+    rows_per_item = 1 if name in JUDGED else options.samples + 1  # samples and the greedy answer
+    rows = _kept_rows(path, settings, rows_per_item, len(items))
+    n_rows = rows_per_item * len(items)
+    if len(rows) == n_rows:
         return rows
     replace_file(path, b"".join(map(encode_row, [{"settings": settings}, *rows])))  # what is finished is never lost
-    pace = ProgressPrinter(each * len(items), f"{name}: {{}} answers", say, done=len(rows))
-    runner.progress = JointProgress(pace)
+    printer = ProgressPrinter(n_rows, f"{name}: {{}} answers", say, done=len(rows))  # it puts the counts into {}
+    runner.progress = JointProgress(printer)
     with JsonlWriter(path) as file:
-        for start in range(len(rows) // each, len(items), CHUNK):
+        for start in range(len(rows) // rows_per_item, len(items), CHUNK):
             chunk = items[start : start + CHUNK]
-            step = EVALUATION_STEP - start // CHUNK
+            step = EVALUATION_STEP - start // CHUNK  # -1, -2, …: each chunk has its own seeds, none those of training
             split = f"suite/{name}"
             if name in JUDGED:
                 new = judge_fixed_solutions(runner, chunk, options.verifier, options.reviews, step=step, split=split)
@@ -428,17 +462,16 @@ def evaluate_suite(
     return rows
 
 
-def _kept_rows(path: Path, settings: dict[str, Any], each: int, items: int) -> list[SampleRow]:
-    """Rows of whole chunks that were made with these settings, ``each`` of an item."""
+def _kept_rows(path: Path, settings: dict[str, Any], rows_per_item: int, items: int) -> list[SampleRow]:
+    """The saved rows, all or those of whole chunks, if they were made with these settings."""
     saved_rows = read_jsonl(path) if path.exists() else []
     if not saved_rows or saved_rows[0] != {"settings": settings}:
         return []
-    whole = (
-        len(saved_rows) - 1
-        if len(saved_rows) - 1 >= each * items
-        else (len(saved_rows) - 1) // (each * CHUNK) * each * CHUNK
-    )
-    return list(saved_rows[1 : 1 + whole])
+    n_kept = len(saved_rows) - 1  # the first one has the settings
+    is_finished = n_kept >= rows_per_item * items
+    if not is_finished:
+        n_kept -= n_kept % (rows_per_item * CHUNK)  # a chunk that was interrupted is made again
+    return list(saved_rows[1 : 1 + n_kept])
 
 
 def attempt_rows(
@@ -446,16 +479,20 @@ def attempt_rows(
 ) -> list[SampleRow]:
     """A solver's rows: of each problem its samples, then the greedy answer."""
     verifier = options.verifier if options.verifier in runner.roles else None
-    solve = partial(attempt_task, solver=options.solver, reviews=options.reviews)
+    attempt = partial(attempt_task, solver=options.solver, verifier=verifier, reviews=options.reviews)
+    greedy_attempt = partial(attempt_task, solver=options.solver, verifier=None, reviews=options.reviews)
+
     # The samples of a problem that are compared are in one episode; otherwise each has an episode of its own.
     comparing = options.comparer in runner.roles and options.samples > 0
-    each = options.samples if comparing else 1
-    attempt = partial(solve, verifier=verifier)
-    protocol: RolloutFn = attempt
+    protocol: RolloutFn
     if comparing:
-        protocol = partial(attempt_and_compare, attempt=attempt, comparer=options.comparer, n=each)
-    sampled = runner.collect(protocol, tasks, step=step, split=split, group_size=options.samples // each)
-    greedy = runner.greedy_copy().collect(partial(solve, verifier=None), tasks, step=step, split=split, group_size=1)
+        protocol = partial(attempt_and_compare, attempt=attempt, comparer=options.comparer, n=options.samples)
+        samples_per_episode, episodes_per_task = options.samples, 1
+    else:
+        protocol = attempt
+        samples_per_episode, episodes_per_task = 1, options.samples
+    sampled = runner.collect(protocol, tasks, step=step, split=split, group_size=episodes_per_task)
+    greedy = runner.greedy_copy().collect(greedy_attempt, tasks, step=step, split=split, group_size=1)
     for episodes in (sampled, greedy):
         check_measured(split, episodes, runner.set_aside)
 
@@ -465,8 +502,9 @@ def attempt_rows(
 
     tries: list[tuple[Episode, int, Trace | None]] = []
     for episode in sampled:
-        for place, solution in enumerate(solutions_of(episode, each)):
-            tries.append((episode, episode.member + place, solution))
+        for place, solution in enumerate(solutions_of(episode, samples_per_episode)):
+            sample = place if comparing else episode.member
+            tries.append((episode, sample, solution))
     for episode in greedy:
         (solution,) = solutions_of(episode, 1)
         tries.append((episode, GREEDY_SAMPLE, solution))
@@ -478,7 +516,7 @@ def attempt_rows(
         judged = sample != GREEDY_SAMPLE
         row = _attempt_row(tasks[episode.task], episode, sample, solution, role, verifier if judged else None)
         if comparing and judged:
-            row["rating"] = solution and RATING.of(solution)
+            row["rating"] = None if solution is None else RATING.of(solution)
         rows.append(row)
     return rows
 
@@ -524,8 +562,8 @@ def _review_score(reviews: Sequence[Trace], verifier: str | None) -> float | Non
 def _attempt_row(
     task: Task, episode: Episode, sample: int, solution: Trace | None, role: Role, verifier: str | None
 ) -> dict[str, Any]:
-    of = None if solution is None else str(solution.address)
-    reviews = [trace for trace in episode.traces if trace.role == verifier and trace.parent == of]
+    address = None if solution is None else str(solution.address)
+    reviews = [trace for trace in episode.traces if trace.role == verifier and trace.parent == address]
     row = {
         "id": task.id,
         "sample": sample,
@@ -534,8 +572,9 @@ def _attempt_row(
         "score": _review_score(reviews, verifier),
     }
     if solution is None:
-        failure = episode.failure or TOO_LONG
-        return row | {"answer": None, "correct": None if episode.failure else False, "failure": failure}
+        if episode.failure:  # whether the model could have solved it is not known
+            return row | {"answer": None, "correct": None, "failure": episode.failure}
+        return row | {"answer": None, "correct": False, "failure": TOO_LONG}
     return row | {
         "answer": _graded_answer(task, solution, role),
         "correct": CORRECT.of(solution),
@@ -550,12 +589,13 @@ def _attempt_row(
 def _graded_answer(task: Task, said: Trace, role: Role) -> str | None:
     """The part of a solution that is graded: its program or its answer; None where it has none."""
     grader = task.grader
-    if isinstance(grader, ProgramGrader):
+    if isinstance(grader, programs.ProgramGrader):
         return program_of(said.text, grader.problem_of(task).entry)
     if (answer := ANSWER.of(said)) is not None:
         return answer
-    read = role.parse_reply(said.text, {}, thinking=FAILURE.of(said) == UNFINISHED)
-    return final_answer(read.tagged or "") if isinstance(read, ParseFailure) else None
+    # A solution that could not be read has no finding ``ANSWER``, and yet it was graded if it has an answer in tags.
+    parsed = role.parse_reply(said.text, {}, thinking=FAILURE.of(said) == UNFINISHED)
+    return final_answer(parsed.tagged or "") if isinstance(parsed, ParseFailure) else None
 
 
 # -- report
@@ -564,10 +604,14 @@ def _graded_answer(task: Task, said: Trace, role: Role) -> str | None:
 def score_lines(result: dict[str, Any]) -> list[str]:
     """A suite's scores below the settings they were made with."""
     settings = result["settings"]
-    counts = ", ".join(f"{settings[key]} {key}" for key in ("problems", "samples", "reviews") if key in settings)
-    if result.get("templates", settings["problems"]) < settings["problems"]:
-        counts = counts.replace(" problems", f" problems of {result['templates']} templates", 1)
-    lines = [f"{result['suite']}: {counts}, after step {settings['step']}, data {' '.join(settings['data'])}"]
+    problems = f"{settings['problems']} problems"
+    n_templates = result.get("templates", settings["problems"])
+    if n_templates < settings["problems"]:
+        problems += f" of {n_templates} templates"
+    counts = [problems, *(f"{settings[key]} {key}" for key in ("samples", "reviews") if key in settings)]
+    lines = [
+        f"{result['suite']}: {', '.join(counts)}, after step {settings['step']}, data {' '.join(settings['data'])}"
+    ]
     if trained_on := result.get("trained_on"):
         of_them = f"{trained_on} of {count_of(settings['problems'], 'problem')}"
         verb = "is a training problem" if trained_on == 1 else "are training problems"
@@ -593,7 +637,7 @@ def run_suites(arguments: argparse.Namespace, answer_format: AnswerFormat) -> in
         verifier=arguments.verifier,
         comparer=arguments.comparer,
         problems=arguments.problems,
-        how=answer_format,
+        answer_format=answer_format,
         max_tokens=arguments.max_tokens,
         temperature=arguments.temperature,
         lenient=arguments.lenient,

@@ -73,12 +73,13 @@ def run(argv: Sequence[str]) -> int:
     from cotrain.data.few_problems import few_tested_note
     from cotrain.runs.directory import RunDirectory
 
-    arguments = {name: value for name, value in parsed_values(parsed, command.names).items() if name in command.typed}
+    values = parsed_values(parsed, command.names)
+    arguments = {name: value for name, value in values.items() if name in command.typed}
     base_recipe = _make_recipe(command.build, command.target, parsed, arguments)
     check_set_paths(command.parser, parsed.set, [field.name for field in fields(base_recipe)])
     recipe = override(base_recipe, parsed.set)
     if not parsed.dry_run:
-        RunDirectory(parsed.out).check_unused()  # before a model is asked
+        RunDirectory(parsed.out).check_unused()  # here, since a look at the model's answers may take minutes
         check_due(recipe, warmup_flag=command.warmup_flag)
 
     # The devices, and what is said as the run begins.
@@ -87,13 +88,13 @@ def run(argv: Sequence[str]) -> int:
     from cotrain.trainer.async_rollouts import check_async_steps
 
     check_async_steps(recipe, parsed.async_steps)
-    elsewhere = _planned_elsewhere(parsed)
+    plans_for_other_gpu = _planned_elsewhere(parsed)
     backend = backend_of(parsed)
-    if backend is None and not elsewhere:
+    if backend is None and not plans_for_other_gpu:
         from cotrain.runs.run import check_tools_if_any
 
         check_tools_if_any(recipe)
-    device = "cuda" if elsewhere else device_of(parsed.device, here=parsed.backend == "local")
+    device = "cuda" if plans_for_other_gpu else device_of(parsed.device, here=parsed.backend == "local")
     command.fill_in(base_recipe)
     notes: list[str] = []
     if parsed.smoke:
@@ -103,7 +104,7 @@ def run(argv: Sequence[str]) -> int:
     notes += getattr(recipe.tasks, "notes", [])
     notes += few_tested_note(recipe.tasks)
     notes += size_notes(base_recipe.origin, parsed.set, command.typed)
-    if not elsewhere and backend is None and not _has_small_models(recipe):
+    if not plans_for_other_gpu and backend is None and not _has_small_models(recipe):
         from cotrain.runs.memory_plan import fit_to_memory
 
         recipe, memory_notes = fit_to_memory(recipe, device)
@@ -131,13 +132,13 @@ class _Command:
         return "--warmup " if "warmup" in self.build.taken else ""
 
     def fill_in(self, recipe: Recipe) -> None:
-        """Put what the recipe was made of in the place of the recipe's arguments, defaults included."""
+        """Overwrite the parsed flags with the values that the recipe was really built with, for ``--dry-run``."""
         if recipe.origin is None:
             return
         for name in self.names:
             value = recipe.origin.arguments.get(name, getattr(self.parsed, name))
             if isinstance(value, dict):
-                value = value.get("function") or value.get("object")
+                value = value.get("function") or value.get("object")  # {"function": "my.py:reward"}
             setattr(self.parsed, name, value)
 
 
@@ -156,6 +157,7 @@ def _read_command(argv: Sequence[str]) -> _Command:
     if "--smoke" in argv:
         from cotrain.cli.smoke import smoke_words
 
+        # How many steps a short run needs follows from its schedule, and some recipes have one only with their data.
         def make_with_data(parsed: argparse.Namespace, arguments: Mapping[str, Any]) -> Recipe:
             return _make_recipe(build, target, parsed, arguments)
 
@@ -185,7 +187,8 @@ def _print_plan(
     from cotrain.runs.fitting import with_packing
 
     parsed = command.parsed
-    recipe, packing_notes = with_packing(recipe, {"device": device} if backend is None else backend.describe())
+    devices = {"device": device} if backend is None else backend.describe()
+    recipe, packing_notes = with_packing(recipe, devices)  # of weights (``packed_weights.py``)
     recipe = with_answer_formats(recipe, parsed, dry=True)
     if recipe.origin is not None:
         parsed.set = list(recipe.origin.overrides)
@@ -257,7 +260,7 @@ def _variant_meant(target: str, value: str) -> str:
 
 
 def cluster_notes_of(backend: MultiProcessBackend | None, recipe: Recipe) -> AbstractContextManager[list[str]]:
-    """``cluster_ready``, of a run of several processes."""
+    """Check the cluster while the block runs; yields notes. A run of one process has no cluster, and no notes."""
     if backend is None:
         return nullcontext([])
     from cotrain.cli.cluster_checks import cluster_ready
@@ -307,7 +310,7 @@ def _problems_of(build: RecipeFunction, target: str, parsed: argparse.Namespace,
     from cotrain.data.sources import problem_source, with_columns
 
     kind = parsed.tasks or (build.reads if parsed.data else None)
-    parsed.tasks = with_columns(kind, parsed.question_column, parsed.answer_column)
+    parsed.tasks = with_columns(kind, parsed.question_column, parsed.answer_column)  # as ``--dry-run`` prints it
     return problem_source(parsed.tasks, parsed.data, parsed.operations, parsed.lenient, labelled)
 
 
@@ -374,6 +377,7 @@ def parser_of(target: str, build: RecipeFunction) -> tuple[Parser, list[str]]:
         "--operations", type=whole_number(1), nargs=2, metavar="N", help="fewest and most steps of --tasks words"
     )
     add_answer_flags(data, verdict="auto, which looks at reviews of the model (the default), ")
+    # The help of a flag is the comment behind its parameter in the source.
     names = add_parameters(its_own, build.name, build.own_parameters(), about=comments_of(build.build))
     settings = {name: argument for name, argument in build.settings().items() if name != "tasks"}
     names += add_parameters(common, build.name, settings, about=comments_of(RunConfig))
@@ -389,14 +393,19 @@ SHOWN = 30  # flags that `--help` shows, the recipe's own among them
 
 
 def _first_parameters(build: RecipeFunction) -> list[str]:
-    """The recipe's own parameters that `--help` shows: those that its description gives a value, then what is done, by
-    whom and how often, then how much it weighs. A weight is a number with a fraction; a learning rate is none."""
+    """The recipe's own parameters that `--help` shows, as many as there is room for, in this order of precedence:
+
+    1. those that its description gives a value;
+    2. those that are not floats, and learning rates: what is done, by whom and how often;
+    3. other floats, which are weights.
+    """
     own = build.own_parameters()
     listed = list(own)
     described = named_arguments(build.description, own)
     weights = [name for name in listed if isinstance(own[name].default, float) and not name.endswith("lr")]
-    by_rank = dict.fromkeys([*described, *(name for name in listed if name not in weights), *weights])
-    chosen = list(by_rank)[: SHOWN - len(FIRST)]
+    others = [name for name in listed if name not in weights]
+    by_rank = list(dict.fromkeys([*described, *others, *weights]))  # each once
+    chosen = by_rank[: SHOWN - len(FIRST)]
     return [name for name in listed if name in chosen]
 
 
@@ -430,8 +439,12 @@ def watched_run(
     notes: Sequence[str] = (),
     view: bool = False,
 ) -> Iterator[Observer]:
-    """Who observes a run while the block does it: the live table, mirrored in trackers, which says how to watch the
-    run. ``notes``: to be said first; ``view``: its page is served meanwhile."""
+    """Yield the observer of a run: a live table, and trackers if there are any. It says how to watch the run.
+
+    Args:
+        notes: lines that are said first.
+        view: serve the run's page while the block runs.
+    """
     from cotrain.cli.plan_line import plan_lines
     from cotrain.reports.live import LiveTable, budgets_of
     from cotrain.runs.figures import latest_costs
@@ -453,7 +466,7 @@ def watched_run(
 
             address = stack.enter_context(serve_beside(Path(out)))
         for line in [*plan_lines(recipe), *notes]:
-            live.message(line)
+            live.message(line)  # on the screen alone: trackers get no notes
         yield SaysFirst(address, observer)
 
 

@@ -1,9 +1,10 @@
 """Running a model's program for its output, without tests: the tool of ``rollout/tools/python.py``.
 
-The reason of the verdict has two parts: its first line says why the program failed, and is empty where it did not; the
-rest is what the program printed, cut at ``MAX_OUTPUT``. The same program prints the same: hashes and ``random`` are
-seeded. What depends on the clock or on addresses in memory is not repeatable, and neither is a program that needs about
-as long as its deadline.
+The result is sent as a ``Verdict``, whose reason has two parts: its first line says why the program failed, and is
+empty where it did not; the rest is what the program printed, cut at ``MAX_OUTPUT``.
+
+The same program prints the same: hashes and ``random`` are seeded. What depends on the clock or on addresses in memory
+is not repeatable, and neither is a program that needs about as long as its deadline.
 
 A program's output is all that it writes to file descriptor 1, be it by ``print``, ``sys.stdout.buffer`` or
 ``os.write``: a pipe that a thread reads. Left out: names that one program leaves to the next, messages of exceptions,
@@ -31,7 +32,8 @@ OUTPUT_WAIT_S = 1.0
 
 
 def load_scripts() -> Exam:
-    """The loader that ``GradingPool`` names."""
+    """The loader that ``GradingPool`` names. ``run_in_cell`` runs in the sandboxed process, ``receive_result`` in the
+    one that holds the other end of the channel."""
     return Exam(runner=run_in_cell, examiner=receive_result)
 
 
@@ -65,7 +67,8 @@ def run_script(program: str, output: CapturedOutput | None = None) -> tuple[str,
     reason = ""
     sys.stdout = output.stream
     try:
-        exec(code, names_of_module("__main__"))  # noqa: S102  this is what the module is for
+        names = names_of_module("__main__")  # an empty module in the place of ours, which comes back below
+        exec(code, names)  # noqa: S102  this is what the module is for
     except SystemExit:
         pass
     except BaseException as error:  # noqa: BLE001  whatever the program does is its result
@@ -85,8 +88,9 @@ def _flush(stream: object) -> None:
 
 
 def receive_result(channel: Channel, _gold: str, program: str, deadline_s: float) -> Verdict:
-    """The verdict on a program that is run in its process: True where it did not fail, with the reason that the module
-    describes; False and "program died" where its process ended. There is no gold answer to compare with."""
+    """Send a program to the process that runs it, and wait for the verdict: True where it did not fail, with the reason
+    that the module describes; False and "program died" where its process ended. There is no gold answer to compare
+    with."""
     try:
         channel.send({"program": program, "deadline_s": deadline_s})
         result = channel.receive().get("gives")
@@ -104,6 +108,7 @@ class CapturedOutput:
 
     def __init__(self) -> None:
         self._reading_end, self._writing_end = os.pipe()
+        # The program's stream has a copy of the writing end: it may close that, and we still have ours.
         self._binary = open(os.dup(self._writing_end), "wb")  # noqa: SIM115  a program may close it; else ``close`` does
         self.stream = io.TextIOWrapper(
             self._binary, encoding="utf-8", errors="surrogatepass", newline="\n", write_through=True
@@ -122,6 +127,7 @@ class CapturedOutput:
         more."""
         for stream in (self.stream, self._binary, sys.__stdout__):
             _flush(stream)
+        # The reader ends once all copies of the writing end are closed: that of descriptor 1, the stream's, and ours.
         with contextlib.suppress(OSError):
             if os.path.sameopenfile(1, self._writing_end):  # ``take_descriptor(1)``: open, it would keep the pipe open
                 os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

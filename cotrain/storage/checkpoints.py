@@ -16,7 +16,7 @@ Retention looks at the folders that are there, so that leftovers of killed saves
 is renamed first: one that is half deleted is never mistaken for a damaged checkpoint.
 
 Processes that hold shares of a policy write its parts themselves (``tensor_files.py``), into the same staging folder;
-their hashes come from the writers and are held against what is read back here.
+the hashes that they report are compared with the files, which are read back here.
 
 Left out: writing in the background, and telling a bad disk from a forger (hashes are not signatures).
 """
@@ -312,7 +312,7 @@ def _rename_into_place(staging: Path, target: Path, files: Files) -> None:
     if target.name in files.listdir(directory):
         replaced = directory / f"{REPLACED}{target.name}"
         if isinstance(verify_checkpoint(target, files=files), Checkpoint):
-            _discard_folder(directory, replaced.name, files)
+            _discard_folder(directory, replaced.name, files)  # one that an earlier save left
             files.rename(target, replaced)
         else:
             _discard_folder(directory, target.name, files)
@@ -387,7 +387,7 @@ def _list_candidates(directory: Path, files: Files) -> list[Path]:
     except FileNotFoundError:
         return []
     paths = [directory / name for name in names if _parse_step(name) is not None]
-    return sorted(paths, key=lambda path: (_step_of(path), not _is_replaced(path)), reverse=True)
+    return sorted(paths, key=lambda path: (-_step_of(path), _is_replaced(path)))
 
 
 def _is_replaced(path: Path) -> bool:
@@ -424,21 +424,26 @@ def _retire_old(
 ) -> None:
     """Delete the checkpoints that are not to be kept, see ``save_checkpoint``. A damaged one goes only when ``keep``
     newer ones verify, so that a passing read error deletes nothing that might still be needed."""
-    n_verified = 0
-    for path in _list_candidates(directory, files):
+
+    def is_kept_always(path: Path) -> bool:
         step = _step_of(path)
         has_kept_step = step in keep_steps or (keep_every > 0 and step % keep_every == 0)
-        is_kept = has_kept_step and not _is_replaced(path)
-        has_newer_ones = n_verified >= keep
-        was_replaced_now = step == new_step and _is_replaced(path)
-        if was_replaced_now or (has_newer_ones and not is_kept):
+        return has_kept_step and not _is_replaced(path)
+
+    def is_verified(path: Path) -> bool:
+        if _step_of(path) == new_step:
+            return True  # it was read back a moment ago
+        return isinstance(verify_checkpoint(path, files=files), Checkpoint)
+
+    n_verified = 0
+    for path in _list_candidates(directory, files):  # the newest first
+        was_replaced_now = _step_of(path) == new_step and _is_replaced(path)
+        if was_replaced_now:
             _discard_folder(directory, path.name, files)
-            continue
-        if has_newer_ones:
-            continue
-        was_just_verified = step == new_step
-        if was_just_verified or isinstance(verify_checkpoint(path, files=files), Checkpoint):
-            n_verified += 1
+        elif n_verified < keep:
+            n_verified += is_verified(path)
+        elif not is_kept_always(path):
+            _discard_folder(directory, path.name, files)
     files.sync_directory(directory)
 
 
@@ -448,12 +453,13 @@ def _resume_text(directory: Path, files: Files) -> str:
     resumed = "a resumed run"
     if (run / "recipe.json").is_file():
         resumed = f"cotrain resume {run}"
-    with suppress(OSError, StateError):
+    try:
         checkpoint = latest_checkpoint(directory, files=files)
-        if checkpoint is None:
-            return f"there is no checkpoint yet, and {resumed} begins anew"
-        return f"{checkpoint.path.name} is intact, and {resumed} goes on from there"
-    return f"older checkpoints were not touched, and {resumed} goes on from the newest"
+    except (OSError, StateError):
+        return f"older checkpoints were not touched, and {resumed} goes on from the newest"
+    if checkpoint is None:
+        return f"there is no checkpoint yet, and {resumed} begins anew"
+    return f"{checkpoint.path.name} is intact, and {resumed} goes on from there"
 
 
 def _hash_file(files: Files, path: Path) -> FileDigest:

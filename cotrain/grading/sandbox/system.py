@@ -8,12 +8,15 @@ import platform
 import signal
 
 CLONE_NEWNS = 0x20000
+CLONE_NEWCGROUP = 0x2000000
 CLONE_NEWUTS = 0x4000000
 CLONE_NEWIPC = 0x8000000
 CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
-CLONE_NEW = 0x7E020000  # the flags of all namespaces together
+CLONE_NEW = (  # all namespaces
+    CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET
+)
 MS_RDONLY = 1
 MS_NOSUID = 2
 MS_NODEV = 4
@@ -84,9 +87,10 @@ def protect_examiner() -> None:
 
 
 def drop_capabilities() -> None:
-    """All that this process holds in its user namespace."""
-    header = (ctypes.c_uint32 * 2)(_CAPABILITIES_V3, 0)
-    _call_libc("capset", header, (ctypes.c_uint32 * 6)())
+    """Drop all capabilities that this process holds in its user namespace."""
+    header = (ctypes.c_uint32 * 2)(_CAPABILITIES_V3, 0)  # version, and process 0: this one
+    no_capabilities = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; then the upper 32 bits of each
+    _call_libc("capset", header, no_capabilities)
 
 
 def syscall(number: int, *arguments: object) -> int:

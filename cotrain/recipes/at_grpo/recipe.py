@@ -1,4 +1,4 @@
-"""AT-GRPO and Dr. MAS: agents who work in turn, and whose turns are worth what turns of their own kind are compared to.
+"""AT-GRPO and Dr. MAS: agents work in turn, and a turn's advantage compares it with turns of the same agent.
 
     at_grpo   Zhao et al. 2025 (Stronger-MAS, arXiv 2510.11062): at each turn ``group_size`` candidates, of which the
               best goes on; a turn earns α · team + its own; z-scores within (problem, turn, agent)
@@ -11,7 +11,8 @@ either with ``--lora`` trains adapters.
 
 Control: ``group="global"``, all turns of a problem in one group whoever spoke. With mean μ and deviation σ over all,
 and μ_k, σ_k of agent k, its advantages then have the second moment (σ_k² + (μ_k − μ)²) / σ², which is 1 in groups of
-its own: Dr. MAS's account of spikes in the gradient (``tests/recipes/test_at_grpo.py`` works it out).
+its own. So an agent whose rewards differ from the others' gets large advantages: Dr. MAS's account of spikes in the
+gradient (``tests/recipes/test_at_grpo.py`` works it out).
 
 Different from the authors' code: one team of three roles on word problems; the verifier may end the game (as in
 Dr. MAS's solver–verifier loop). Left out: searching teams, games (Plan-Path, Sokoban), swapped policies.
@@ -36,8 +37,8 @@ class Variant:
     """The options in which the two methods differ."""
 
     tree: bool  # sample a group at each turn
-    group: Grouping
-    local: float
+    group: Grouping  # whose turns are compared
+    local: float  # weight of a turn's own reward
 
 
 VARIANTS = {
@@ -74,8 +75,8 @@ def at_grpo(
             code="E_SHARED_WEIGHTS_OTHER_MODEL",
         )
     checker = "reasoner" if shared else "checker"
-    model = checker_model or run.model
-    samples = run.group_size if options.tree else 1
+    initial_checker = checker_model or run.model
+    samples = run.group_size if options.tree else 1  # a tree samples its group itself, at each turn of one episode
     pay: Literal["turn", "end"] = "turn" if options.tree else "end"
     check_turns(samples, rounds, pay)
     protocol = partial(
@@ -83,7 +84,7 @@ def at_grpo(
     )
     policies = {"reasoner": run.learner(), **run.reference_policies()}
     if not shared:
-        policies["checker"] = run.learner(model, lr=checker_lr)
+        policies["checker"] = run.learner(initial_checker, lr=checker_lr)
 
     def make_objective(policy: str, *own_roles: str) -> Objective:
         """The policy learns from the turns of its own roles; with global groups the others' are in the baseline."""
@@ -93,6 +94,7 @@ def at_grpo(
         kl = run.kl_penalty() if policy == "reasoner" else None
         algorithm = GRPO(reward_weights={TURN_REWARD: 1.0}, baseline_roles=baseline_roles, kl=kl)
         main_role, *extra_roles = own_roles
+        # An objective gets the samples of its extra roles; those of baseline roles are compared with, not learned from.
         return Objective(
             policy=policy, role=main_role, extra_roles=(*extra_roles, *baseline_roles), algorithm=algorithm
         )
@@ -107,7 +109,7 @@ def at_grpo(
         roles={
             "solver": common_roles.solver("reasoner", run.model),
             "refiner": common_roles.refiner("reasoner", run.model),
-            "verifier": common_roles.verifier(checker, model),
+            "verifier": common_roles.verifier(checker, initial_checker),
         },
         objectives=objectives,
         schedule=constant_schedule(protocol, *objectives, name="team", group_size=1 if options.tree else None),

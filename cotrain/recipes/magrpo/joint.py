@@ -5,9 +5,13 @@ At a node of a tree N agents give K answers each, at once. A joint action has on
     aligned   the k-th of each: K joint actions
     crossed   every combination: K^N, in the order of ``itertools.product``
 
-An answer's return is the sum over the joint actions that it took part in, as in the code of MAGRPO (arXiv 2508.04652),
-so crossed returns grow with K^(N−1). A joint action whose game goes on has its reward and γ times the mean of what its
-child node's joint actions return. Pure functions of lists; whoever compares answers does so within (node, agent).
+As in the code of MAGRPO (arXiv 2508.04652),
+
+    return(answer)       = Σ return(joint action) over the joint actions that the answer took part in
+    return(joint action) = reward + γ · mean of the returns of its child node's joint actions, where the game goes on
+
+so crossed returns of answers grow with K^(N−1). Pure functions of lists; whoever compares answers does so within
+(node, agent).
 """
 
 from __future__ import annotations
@@ -36,18 +40,19 @@ def answer_returns(
 ) -> list[list[float | None]]:
     """[N][K] from the return of each joint action; None for an answer in one of unknown return."""
     sums: list[list[float | None]] = [[0.0] * answers for _ in range(agents)]
-    for places, value in zip(joint, returns, strict=True):
-        for agent, place in enumerate(places):
-            so_far = sums[agent][place]
+    for chosen_answers, value in zip(joint, returns, strict=True):
+        for agent, k in enumerate(chosen_answers):
+            so_far = sums[agent][k]
             if so_far is None or value is None:
-                sums[agent][place] = None
+                sums[agent][k] = None
             else:
-                sums[agent][place] = so_far + value
+                sums[agent][k] = so_far + value
     return sums
 
 
 def backed_up_return(reward: float, child: Sequence[float], gamma: float) -> float:
-    """The return of a joint action: its reward, and γ times the mean of its child node's; () where the game ends."""
+    """The return of a joint action from its reward and ``child``, the returns of its child node's joint actions, which
+    is empty where the game ends."""
     if not child:
         return reward
     return reward + gamma * sum(child) / len(child)
