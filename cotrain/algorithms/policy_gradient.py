@@ -16,7 +16,8 @@
 1. ``PolicyGradient.credit``: rewards → advantages. 2. ``loss_of``: advantages → loss. The pure functions that they call
 are in ``algorithms/functional/``, each with its equation; ``grpo.py`` has the usual combinations by name.
 
-**Several rewards.** Every signal in ``reward_weights`` is a channel.
+**Several rewards.** Usually there are one or two: of the whole answer, and of each of its steps. Every signal in
+``reward_weights`` is a channel, and has advantages of its own:
 
 1. ``baseline`` and ``advantage`` turn each of its rewards into an advantage z.
 2. Each z is placed on the last token of its answer or span.
@@ -24,7 +25,12 @@ are in ``algorithms/functional/``, each with its equation; ``grpo.py`` has the u
    z₁ + z₂, and tokens 5–9 get z₂. In general A(t) = Σ_{k: end_k ≥ t} z_k, so an outcome reaches all of its answer.
 4. ``over_batch`` may rescale A over all tokens.
 
-Then the *advantages* of the channels are mixed. With w the weights of rewards per answer at this update, and α those of
+Then the *advantages* of the channels are mixed. With one reward of the answer, and one of its steps that has the weight
+α, "convex" is
+
+    A(i,t) = (1 − α) A_outcome(i) + α A_step(i,t)
+
+In general there may be several of each kind. With w the weights of rewards per answer at this update, and α those of
 rewards per span (a step):
 
     A(i,t) = (1 − Σ α_step) · Σ w_ans A_ans(i) + Σ α_step A_step(i,t)   advantage_mix="convex" (Tango, arXiv 2505.15034)
@@ -273,8 +279,8 @@ class PolicyLossOptions:
         token_losses, observed = self.loss(logprobs, batch)
         is_masked = outside_bounds(logprobs, batch)  # [B] bool
         if is_masked is not None:
-            # The gradient of a ratio that overflows is NaN, also where ``masked_fill`` hides its loss (0 · inf). So the
-            # loss is computed again with ratio 1 in the samples that are masked. Metrics keep the ratio.
+            # The loss is computed again, with ratio 1 in the samples that are masked; ``observed`` keeps their ratio.
+            # To set their losses to 0 is not enough: where the ratio overflows, 0 times its gradient (inf) is NaN.
             token_losses, _ = self.loss(logprobs, with_unit_ratio(batch, is_masked, logprobs))
             token_mask = is_masked[:, None].expand_as(mask)  # [B, T]
             token_losses = token_losses.masked_fill(token_mask, 0.0)
@@ -341,15 +347,15 @@ def uses_ratio(loss: TokenLoss) -> bool:
 
 
 def _on_policy_loss(loss: TokenLoss) -> TokenLoss:
-    """The loss of samples that are trained with the prompt that they answered: ``Shaped`` has another one for samples
-    whose prompt was changed after sampling. Any other loss is for all samples."""
+    """The loss of samples that are trained with the prompt that they answered. Only ``Shaped`` has two losses: another
+    one for samples whose prompt was changed after sampling."""
     return loss.on_policy if isinstance(loss, Shaped) else loss
 
 
 def has_other_terms(loss: TokenLoss, kl: KLPenalty | None, entropy_coef: float) -> bool:
     """Whether a sample without any advantage may have a gradient: from KL or entropy, or from a user's own loss."""
     base_loss = _on_policy_loss(loss)
-    is_user_loss = not isinstance(base_loss, PPOClip | GSPOClip | ScoreFunction)
+    is_user_loss = not isinstance(base_loss, PPOClip | GSPOClip | ScoreFunction)  # it is none of the package's
     has_kl = kl is not None and kl.weight != 0.0
     return has_kl or entropy_coef != 0.0 or is_user_loss
 
@@ -364,8 +370,14 @@ def has_other_terms(loss: TokenLoss, kl: KLPenalty | None, entropy_coef: float) 
 #     [rewards]   each reward once: what advantages are computed of
 #     [places]    each token of a sample that has a reward
 #
-# ``rewards.gather_from_samples`` looks up the sample of each reward, [N] → [rewards], e.g. its group. ``put_on_tokens``
-# takes [rewards], and gives a row of tokens for each sample.
+# What is used of ``TokenRewards`` below:
+#
+#     unique_values           [rewards]           the value of each reward
+#     unique_samples          [rewards]           the index of its sample, the first one of a conversation
+#     unique_span_weights     [rewards]           1/2 where two reviews judged one span, 1 for a whole answer
+#     gather_from_samples(x)  [N] → [rewards]     what belongs to the sample of each reward, e.g. its group
+#     samples_with_value()                        the indices of samples that have any reward
+#     put_on_tokens(…, x)     [rewards] → rows    a function: one row of tokens for each sample, 0 without a reward
 
 OverBatch = Callable[["torch.Tensor"], "torch.Tensor"]  # [N] → [N], N tokens of the whole batch
 MERGED = "merged"  # name of the channel that holds a sum of rewards, in the metrics too
@@ -420,12 +432,12 @@ class PolicyGradient(PolicyLossOptions):
             )
         if self.sum_rewards_first and not self._signals_of_kind("answer"):
             raise ConfigError(
-                f"{name}: sum_rewards_first=True, but rewards has no per-answer signal to add up",
+                f"{name}: sum_rewards_first=True, but reward_weights has no per-answer signal to add up",
                 code="E_NO_SIGNAL_TO_SUM",
             )
         # Weights that decay are checked where they start and where they end, here after the only planned update.
-        self._outcome_share(self._weights_at(0, planned=1))
-        self._outcome_share(self._weights_at(1, planned=1))
+        self._check_span_weights(self._weights_at(0, planned=1))
+        self._check_span_weights(self._weights_at(1, planned=1))
 
     def _weights_at(self, updates: int, planned: int) -> dict[Signal, float]:
         """The weight of each reward after ``updates`` of ``planned`` updates."""
@@ -435,12 +447,19 @@ class PolicyGradient(PolicyLossOptions):
         return [signal for signal in self.reward_weights if signal.per == per]
 
     def _outcome_share(self, weights: Mapping[Signal, float]) -> float:
-        """Weight of the per-answer channels: 1 − Σ α of the per-span rewards. 1 where these are no shares of 1.
-
-        Raises ConfigError where they should be shares of 1 and are not. Weights that decay in different shapes may fit
-        at the start and at the end, and add up to more than 1 between."""
+        """Factor of the per-answer channels: 1 − Σ α of the per-span rewards if ``advantage_mix`` is "convex", else 1.
+        Raises ConfigError as ``_check_span_weights`` does."""
         if self.advantage_mix != "convex":
             return 1.0
+        # Weights that decay in different shapes may fit at the start and at the end, and not between.
+        self._check_span_weights(weights)
+        return 1.0 - sum(weights[signal] for signal in self._signals_of_kind("span"))
+
+    def _check_span_weights(self, weights: Mapping[Signal, float]) -> None:
+        """Raise ConfigError where ``advantage_mix`` is "convex" and the weights of per-span rewards are no shares of 1:
+        each in [0, 1], and together at most 1."""
+        if self.advantage_mix != "convex":
+            return
         alphas = {signal.name: weights[signal] for signal in self._signals_of_kind("span")}
         outcome_share = 1.0 - sum(alphas.values())
         if any(not 0.0 <= alpha <= 1.0 for alpha in alphas.values()) or outcome_share < -1e-9:
@@ -449,7 +468,6 @@ class PolicyGradient(PolicyLossOptions):
                 "1, the outcome has the rest; use advantage_mix='add' for free weights",
                 code="E_SPAN_WEIGHTS",
             )
-        return outcome_share
 
     def needs(self) -> Needs:
         signals = [*self.reward_weights]
@@ -481,8 +499,8 @@ class PolicyGradient(PolicyLossOptions):
         metrics = {"traces": float(len(samples)), "groups": float(n_groups)}
         metrics |= _reward_metrics(samples, rewards)
         if self.advantage_mix == "reward":
-            # The loop below logs the factor of each channel under this key. Here one channel has all signals, so their
-            # weights in its sum are logged, too.
+            # ``advantage_mix/x``: usually the factor of channel x (logged in part 3). Here one channel, "merged", has
+            # all signals, so the weight of each in its sum is logged, too.
             metrics |= {f"advantage_mix/{signal.name}": weight for signal, weight in weights.items()}
 
         # 3. The advantages of each channel, mixed: A = Σ_c factor_c A_c.
@@ -550,7 +568,7 @@ class PolicyGradient(PolicyLossOptions):
         if self.advantage is None:
             group_ids = torch.zeros_like(group_ids)
             n_groups = 1
-        is_flat = torch.ones(n_groups, dtype=torch.bool)
+        is_flat = torch.ones(n_groups, dtype=torch.bool)  # until a channel has different rewards in the group
         for channel in channels:
             if channel.factor:
                 group_of_reward = channel.rewards.gather_from_samples(group_ids)  # [rewards]
@@ -563,9 +581,9 @@ class PolicyGradient(PolicyLossOptions):
         """The advantages of one channel, float64 ``[T]`` of each sample, and the baselines after it."""
         values = rewards.unique_values  # [rewards], and so are ``keys`` and ``episodes``
         if self.baseline is not None:  # the running mean of this channel over the earlier episodes of a role
-            owners = [samples[index] for index in rewards.unique_samples.tolist()]
-            keys = [f"{owner.role}/{name}" for owner in owners]
-            episodes = [owner.episode_key for owner in owners]
+            samples_of_rewards = [samples[index] for index in rewards.unique_samples.tolist()]
+            keys = [f"{sample.role}/{name}" for sample in samples_of_rewards]
+            episodes = [sample.episode_key for sample in samples_of_rewards]
             values, baselines = self.baseline.subtract_from(values, keys, episodes, baselines)
         if self.advantage is not None:
             group_of_reward = rewards.gather_from_samples(group_ids)
@@ -579,7 +597,7 @@ class PolicyGradient(PolicyLossOptions):
         with_value = rewards.samples_with_value()
         if self.over_batch is not None and with_value:
             lengths = [len(advantages[i]) for i in with_value]
-            joined = torch.cat([advantages[i] for i in with_value])  # [N], all tokens of the batch
+            joined = torch.cat([advantages[i] for i in with_value])  # all tokens of the batch, in one row
             rescaled = self.over_batch(joined).split(lengths)
             for i, row in zip(with_value, rescaled, strict=True):
                 advantages[i] = row
@@ -594,8 +612,8 @@ def _summed_rewards(
     sums = torch.zeros(n_trajectories, dtype=torch.float64)
     for signal, weight in weights.items():
         signal_rewards = rewards[signal]
-        # The span weight of a reward is 1/2 where two reviews judged one span, so that the span has the mean of its
-        # values, and 1 for a whole answer. The 1/K of ``step_scale`` is in the values already.
+        # The factor 1/K of ``step_scale`` is in the values already. The span weight is applied here: 1/2 where two
+        # reviews judged one step, so that the step counts once, with their mean; 1 for a whole answer.
         values = signal_rewards.unique_values * signal_rewards.unique_span_weights  # [rewards]
         trajectory_of_reward = signal_rewards.gather_from_samples(trajectories)
         sums.index_add_(0, trajectory_of_reward, weight * values)

@@ -165,14 +165,14 @@ def check_rewards(owner: str, rewards: RewardWeights) -> None:
     """Raise ConfigError unless these are weights of signals, all at least 0 and one above 0."""
     if not rewards:
         raise ConfigError(
-            f"{owner}: rewards names no signal; expected for example reward_weights={{OUTCOME: 1.0}}",
+            f"{owner}: reward_weights names no signal; expected for example reward_weights={{OUTCOME: 1.0}}",
             code="E_NO_REWARD_NAMED",
         )
     start_and_end_weights: list[float] = []  # all signals' weights at both ends
     for signal, weight in rewards.items():
         if not isinstance(signal, Signal):
             raise ConfigError(
-                f"{owner}: rewards names {signal!r}; expected a signal, as in reward_weights={{OUTCOME: 1.0}}",
+                f"{owner}: reward_weights names {signal!r}; expected a signal, as in reward_weights={{OUTCOME: 1.0}}",
                 code="E_REWARD_NOT_SIGNAL",
             )
         weights = (weight.start, weight.end) if isinstance(weight, Anneal) else (float(weight),)
@@ -186,7 +186,7 @@ def check_rewards(owner: str, rewards: RewardWeights) -> None:
 
     if not any(start_and_end_weights):
         raise ConfigError(
-            f"{owner}: all weights of rewards are 0, nothing would be learned; give one of them a weight",
+            f"{owner}: all of reward_weights are 0, nothing would be learned; give one of them a weight",
             code="E_REWARD_WEIGHTS_ZERO",
         )
 

@@ -91,28 +91,19 @@ class Schedule:
         name = self._name_at(step)
         return next(phase for phase in self.phases if phase.name == name)
 
-    def task_stream(self, step: int, leading: str, tasks_of_phase: Mapping[str, int]) -> tuple[str, int]:
-        """The stream from which a step draws its tasks, and the position of its first task in that stream.
-
-        All phases that train the recipe's leading objective draw from ``LEADING``. So the n-th such step of two recipes
-        with one seed has the same problems, whatever their objectives are called and whatever other steps are between.
+    def position_in_stream(self, step: int, leading: str, tasks_of_phase: Mapping[str, int]) -> int:
+        """The position of a step's first task in its stream (``stream_of``): the number of tasks that earlier steps
+        drew from it.
 
         Args:
             step: counted from 0.
             leading: name of the recipe's leading objective.
             tasks_of_phase: how many tasks a step of each phase draws, by the phase's name.
         """
-        stream_of_phase = {}
-        for phase in self.phases:
-            stream_of_phase[phase.name] = LEADING if leading in phase.objectives else phase.objectives[0]
-
-        stream = stream_of_phase[self._name_at(step)]
-        position = 0
-        for earlier_step in range(step):
-            earlier_phase = self._name_at(earlier_step)
-            if stream_of_phase[earlier_phase] == stream:
-                position += tasks_of_phase[earlier_phase]
-        return stream, position
+        streams = {phase.name: stream_of(phase, leading) for phase in self.phases}
+        stream = streams[self._name_at(step)]
+        earlier_phases = [self._name_at(earlier_step) for earlier_step in range(step)]
+        return sum(tasks_of_phase[name] for name in earlier_phases if streams[name] == stream)
 
     def due_for_new_optimizer(self, step: int, policies: Mapping[str, str]) -> list[str]:
         """Policies whose objectives all change at this step, such as after a warm-up by cross-entropy. They get a new
@@ -158,6 +149,14 @@ class Schedule:
             is_trained = not set(objectives).isdisjoint(phase.objectives)
             batches_of_phase[phase.name] = n_in_turn or int(is_trained)
         return sum(batches_of_phase[self._name_at(step)] for step in range(steps))
+
+
+def stream_of(phase: Phase, leading: str) -> str:
+    """The name of the stream from which the steps of a phase draw their tasks, one after the other.
+
+    All phases that train the recipe's ``leading`` objective draw from ``LEADING``. So the n-th such step of two recipes
+    with one seed has the same problems, whatever their objectives are called and whatever other steps are between."""
+    return LEADING if leading in phase.objectives else phase.objectives[0]
 
 
 def rebind_options(protocol: RolloutFn, options: Mapping[str, Any]) -> RolloutFn:

@@ -68,8 +68,8 @@ from cotrain.rollout import common_roles, verifier_roles
 from cotrain.rollout.protocols import StepRewards, check_step_rewards
 
 
-# ``@recipe`` makes ``run`` of the settings that all recipes have, such as steps, seed and lr: tango(seed=1, reviews=8)
-# calls this function as tango(RunConfig(seed=1), reviews=8).
+# ``@recipe`` collects the settings that all recipes have, such as steps, seed and lr, in ``run``. A user writes
+# tango(seed=1, reviews=8), and the function below is called with (RunConfig(seed=1), reviews=8).
 @recipe(steps=160)
 def tango(
     run: RunConfig,
@@ -94,7 +94,7 @@ def tango(
     estimator: Literal["grpo", "dr_grpo", "rloo", "reinforce++"] = "grpo",  # advantage estimator of both policies
     clip_high: float = 0.2,  # upper clip of the importance ratio π/π_sampler
     verifier: Literal["trained", "frozen"] = "trained",  # frozen: the verifier is never trained
-    review_format: verifier_roles.ReviewFormat = "steps",  # format of reviews; genrm, scored: no verdicts on steps
+    review_format: verifier_roles.ReviewFormat = "steps",  # format of reviews; steps, genprm: a verdict on each step
     votes: int = 1,  # reviews per solution in steps that train the generator; their step verdicts reward it
     combine: Combine = "mean",  # how several reviews are combined into one, such as mean or majority
     steps_judged_by: StepRewards = "verifier",  # source of step rewards
@@ -181,7 +181,6 @@ def tango(
     # A phase says what a training step does; it is called as the policy that it trains.
     #
     # If the oracle or nobody judges steps, no reward of the generator depends on a review, so none is sampled.
-    # (Reviews in the formats "genrm" and "scored" are sampled; they judge no steps, so they reward none.)
     votes_needed = votes if steps_judged_by == "verifier" else 0
     generator_phase = Phase(
         name="generator",
@@ -196,8 +195,8 @@ def tango(
     )
 
     if simultaneous:
-        # ``verifier_phase`` reviews one solution per problem. Here all solutions of a group are reviewed, so each gets
-        # a quarter of the reviews; at least 2, since a group of one review has no advantage.
+        # ``verifier_phase`` reviews one solution per problem. Here all solutions of a group are reviewed, which costs
+        # more, so each gets a quarter of the reviews; at least 2, since a group of one review has no advantage.
         protocol = solve_with_step_rewards(max(2, reviews // 4))
         trained_objectives = ("generator", "verifier")
         schedule = constant_schedule(protocol, *trained_objectives, name="both")

@@ -120,9 +120,11 @@ class Roles:
         """``task.grade`` of what a turn says. A grader with processes of its own grades many answers at once in these,
         and the engine waits for it.
 
-        ``said``: a turn, which is wrong for the parser's reason where that found no answer; or a text. ``text``: the
-        whole solution, where the turn is only a part of it. Raises ConfigError for a task that has no right or wrong
-        answers, such as a game.
+        Args:
+            said: a text, or a turn. A turn without an answer that can be read is wrong; the reason is the parser's.
+            text: the whole solution, where the turn is only a part of it.
+
+        Raises ConfigError for a task that has no right or wrong answers, such as a game.
         """
         if isinstance(task.grader, NoGrader):
             raise ConfigError(
@@ -135,9 +137,9 @@ class Roles:
         #    all that was said, even if the parser found no answer in it.
         # 3. Any other gets the answer that the parser found. If it found none, the turn is wrong.
         if isinstance(said, Turn):
-            needs_whole_text = task.whole or task.gold is None
+            needs_whole_text = task.whole or task.gold is None  # case 2, else 3
             to_grade = said.text_to_grade(text, whole=needs_whole_text)
-            if to_grade is None:
+            if to_grade is None:  # the parser found no answer
                 return Grade(value=False, reason=said.parsed.reason)
         else:
             to_grade = said
@@ -264,7 +266,7 @@ class RoleHandle:
     @property
     def whole_group(self) -> str:
         """Pass it as ``group=roles.solver.whole_group`` to compare all traces of this role on this task although their
-        prompts differ. It is the default group, in which different prompts are an error unless it is named so.
+        prompts differ. It is the same group as the default one, but who names it may have different prompts in it.
         """
         return default_group(self._roles._position, self._name)
 
@@ -285,6 +287,7 @@ class RoleHandle:
 
         Raises ConfigError for a field of the template that is not given; when awaited, for a prompt that is too long.
         """
+        # Not ``async``: the conversation gets its address at the call, also where it is awaited later.
         return self._roles._start_conversation(self._name, group, parent, fields, keep_cache=False).say()
 
     def many(
@@ -373,7 +376,7 @@ class RolloutRunner:
         """Run the protocol ``group_size`` times on every task, all at once; the episodes sorted by (task, member).
 
         Args:
-            step: part of every address and seed; -1 outside of training.
+            step: part of every address and seed; a negative number outside of training.
             protocol: with its options bound, as in ``partial(solve, step_rewards="oracle")``.
             split: part of every seed.
             first_position: position of the first of these tasks among those of the step.
@@ -393,7 +396,7 @@ class RolloutRunner:
         finished = self._run_episodes(
             context, protocol, tasks, group_size=group_size, first_position=first_position, stores=stores or {}
         )
-        is_training = step >= 0  # evaluations have steps below 0
+        is_training = step >= 0
         if is_training:
             earlier = self.prompt_fields.get(step, {})  # a step may collect several batches
             self.prompt_fields[step] = earlier | context.fields_by_address
@@ -414,7 +417,8 @@ class RolloutRunner:
     ) -> list[FinishedEpisode]:
         """Run all episodes at once; in the order of their addresses. If the engine's process is lost, run all of them
         again: an engine keeps no state of its own, so a new one gives the same episodes."""
-        # The signals that the protocol declares with ``@gives``: it may reward no others. Without ``@gives``: none.
+        # The signals that the protocol declares with ``@gives``, also through ``partial``: it may reward no others.
+        # Without ``@gives`` there are none.
         declared = declared_by(protocol) or DeclaredSignals(protocol_name(protocol), ())
         last_loss: EngineLost | None = None
         for _ in range(TRIES):
@@ -470,7 +474,7 @@ async def _run_episode(
     except (CotrainError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        if is_cancelled_by_loop():
+        if is_cancelled_by_loop():  # such as after an error that ends the whole batch
             raise
         episode = roles._finish_episode(_failure_text(error))
 

@@ -336,7 +336,6 @@ def _train_through_failures(run: ActiveRun) -> RunResult:
     failure: NotFinite | ProcessLost | None = None  # what ended the attempt before this one
     while True:
         try:
-            # Within ``try``, as measuring the start and going back to a checkpoint may fail, too.
             match failure:
                 case None:
                     _begin(run)
@@ -352,6 +351,7 @@ def _train_through_failures(run: ActiveRun) -> RunResult:
         except ProcessLost as lost:
             lost_processes.count_loss_or_raise(run.trainer.finished_steps, lost)
             failure = lost
+        # The next turn goes back, within its own ``try``, so that a failure on the way back is caught, too.
 
 
 def _begin(run: ActiveRun) -> None:
@@ -388,7 +388,7 @@ def _evaluate_if_due(run: ActiveRun, recorder: StepRecorder) -> None:
         # After n finished steps the last one has the number n − 1 in metrics.jsonl, where steps count from 0.
         last_step = trainer.finished_steps - 1
         recorder.add_evaluation(evaluate_on_validation(trainer, step=last_step))
-        if run.best_evaluated_step == trainer.finished_steps:
+        if run.best_evaluated_step == trainer.finished_steps:  # read from the run's files: the evaluation just added
             _save_if_new(run, recorder)
 
 
@@ -421,10 +421,10 @@ def _finish(run: ActiveRun, recorder: StepRecorder) -> RunResult:
         "flops": trainer.flops,
         "updates": dict(trainer.policies.update_counts),
     }
-    chosen = run.best_evaluated_step
-    if chosen is not None:
-        summary["chosen"] = chosen
-        _load_best(run, chosen)
+    best_step = run.best_evaluated_step
+    if best_step is not None:
+        summary["chosen"] = best_step
+        _load_best(run, best_step)
     with progress_shown(trainer, "the end", run.observer.message):
         after = end_metrics(trainer, run.observer.message)
     recorder.report_set_aside_tasks()
@@ -465,8 +465,8 @@ def _measure_start(run: ActiveRun) -> dict[str, Any]:
     with progress_shown(run.trainer, "the start", run.observer.message):
         metrics = metrics_on_test_split(run.trainer)
     files = {"before_counts.json": counts_json(metrics), "before.json": estimates_json(metrics)}
-    # Where steps were trained already, the start was measured before them, and its files were lost since. Measured
-    # again, they must have the recorded hashes.
+    # Where steps were trained already, the start was measured before them, and its files were lost since. The
+    # checkpoint is not loaded yet, so these are metrics of the initial weights, and must have the recorded hashes.
     if run.resumed_from is not None and run.resumed_from.step > 0:
         _check_same_start(directory, files)
     run.retry_when_full(directory.write_with_hashes, files)
@@ -512,7 +512,7 @@ def _restore_checkpoint(run: ActiveRun, checkpoint: manifest.VerifiedCheckpoint 
     if checkpoint is not None:
         tensors, documents = checkpoint.load()
         trainer.load(documents["state"], tensors, documents.get(AHEAD))
-        metrics_size = checkpoint.files[manifest.METRICS].bytes
+        metrics_size = checkpoint.files[manifest.METRICS].bytes  # of the run's metrics.jsonl when it was saved
         policy_names = ", ".join(tensors)  # ``tensors``: policy → its weights and moments
         run.observer.message(
             f"resuming after step {trainer.finished_steps} of {trainer.recipe.steps}: {policy_names} verified"

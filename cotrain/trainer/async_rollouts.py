@@ -30,8 +30,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -71,6 +71,7 @@ class RolloutBatch:
 
 
 Collect = Callable[[int], RolloutBatch]  # collects the rollouts of a step
+Timer = Callable[[], AbstractContextManager[None]]  # counts the seconds of a block
 Result = TypeVar("Result")  # the result of one work of ``run_beside``
 
 
@@ -147,22 +148,41 @@ class Overlap:
             overlap.end_update()    # waits for rollouts that have the old weights to their last token
             overlap.publish(…)      # publishes the new weights
                                     # at the end of the block: waits for rollouts that go on with the new weights
+
+    Beginning the rollouts and waiting for them is timed by ``timer``, the update and its publishing are not.
     """
 
-    def __enter__(self) -> Self:
-        return self
+    def __init__(self, timer: Timer) -> None:
+        self._timer = timer
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        pass
+    def __enter__(self) -> Self:
+        with self._timer():
+            self._begin_rollouts()
+        return self
 
     def end_update(self) -> None:
         """The update is over, and its weights are not published yet."""
+        with self._timer():
+            self._end_with_old_weights()
 
     def publish(self, publish: Callable[[], None]) -> None:
         """Publish the new weights by calling ``publish``."""
         publish()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with self._timer():
+            self._end_rollouts(failed=error is not None)
+
+    def _begin_rollouts(self) -> None:
+        """Begin them, or collect them at once. Raises Interrupted before anything has begun."""
+
+    def _end_with_old_weights(self) -> None:
+        """Wait for rollouts that keep the old weights. Raises what collecting them raised."""
+
+    def _end_rollouts(self, *, failed: bool) -> None:
+        """Wait for all rollouts. ``failed``: the update raised an error, so that they are given up."""
 
 
 class RolloutsAhead(Overlap):
@@ -174,34 +194,31 @@ class RolloutsAhead(Overlap):
         collect: Callable[[], RolloutBatch],
         keep: Callable[[RolloutBatch], None],
         thread: ThreadPoolExecutor | None,
+        timer: Timer,
     ) -> None:
         """``keep``: takes the batch. ``thread``: None where one process has one set of weights; the rollouts are then
         collected before the update begins."""
+        super().__init__(timer)
         self._engine = engine
         self._collect = collect
         self._keep = keep
         self._thread = thread
         self._rollouts: Future[RolloutBatch] = Future()
 
-    def __enter__(self) -> Self:
-        """Raises Interrupted before anything has begun."""
+    def _begin_rollouts(self) -> None:
         self._engine.raise_if_stopped()
         if self._thread is None:
             self._rollouts.set_result(self._collect())
         else:
             self._engine.beside_update = True
             self._rollouts = self._thread.submit(self._collect)
-        return self
 
-    def end_update(self) -> None:
-        """Wait for the rollouts. Raises what collecting them raised."""
+    def _end_with_old_weights(self) -> None:
         self._wait()
         self._keep(self._rollouts.result())
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is not None:
+    def _end_rollouts(self, *, failed: bool) -> None:
+        if failed:
             self._engine.given_up = True
         self._wait()
 
@@ -222,29 +239,27 @@ class EarlyRollouts(Overlap):
         keep: Callable[[RolloutBatch | None], None],
         thread: ThreadPoolExecutor,
         held: Collection[str],
+        timer: Timer,
     ) -> None:
         """``keep``: takes the batch; None where collecting it failed, so that the step is collected when it is due."""
         assert isinstance(engine.engine, HoldingEngine)
+        super().__init__(timer)
         self._engine = engine
         self._collect = collect
         self._keep = keep
         self._thread = thread
         self._rollout: HeldRollout[RolloutBatch] = HeldRollout(engine.engine, held)
 
-    def __enter__(self) -> Self:
-        """Raises Interrupted before anything has begun."""
+    def _begin_rollouts(self) -> None:
         self._engine.raise_if_stopped()
         self._engine.held_rollout = self._rollout
         self._rollout.begin(self._thread, self._collect)
-        return self
 
     def publish(self, publish: Callable[[], None]) -> None:
         self._rollout.publish(publish)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is not None:
+    def _end_rollouts(self, *, failed: bool) -> None:
+        if failed:
             self._rollout.give_up()
         batch = self._rollout.end()
         self._engine.held_rollout = None
@@ -266,56 +281,58 @@ class RolloutPipeline:
         if async_steps and overlaps_update:
             self._ahead_thread = ThreadPoolExecutor(1, thread_name_prefix="rollouts ahead")
 
-        # With async_steps = 0: the step that is due, or that comes next where its rollouts began during the update
-        # before them, with its batch; and the thread of such rollouts.
+        # With async_steps = 0: the step whose rollouts were collected during the update before it, with its batch; and
+        # the thread of such rollouts.
         self._early: tuple[int, RolloutBatch] | None = None
         self._early_thread: ThreadPoolExecutor | None = None
 
-    def steps_to_collect(self, step: int, *, until: int) -> range:
-        """The steps to collect now that ``step`` is due: what was not collected during an update. With async_steps = 0
-        this step, with K > 0 the K steps from this one on that are before ``until``."""
-        if self.async_steps == 0:
-            has_begun_early = self._early is not None and self._early[0] == step
-            return range(step, step) if has_begun_early else range(step, step + 1)
-        return range(step + len(self.ready), min(step + self.async_steps, until))
+    def take(self, step: int, collect: Collect, *, until: int) -> RolloutBatch:
+        """The rollouts of the step that is due. Usually they are collected now, by ``collect``.
 
-    def add(self, step: int, batch: RolloutBatch) -> None:
-        """Keep the rollouts of ``step``: with async_steps > 0 the one after the last step that is kept."""
-        if self.async_steps == 0:
-            self._early = (step, batch)
-        else:
-            self.ready = (*self.ready, as_restored(batch))
-
-    def batch_of(self, step: int) -> RolloutBatch:
-        """The rollouts of the step that is due, which were collected.
-
-        With async_steps > 0 they stay until ``drop_oldest``, as a step that is interrupted is done again by the resumed
-        run.
+        - Rollouts that were collected during the update before are taken as they are.
+        - With async_steps = K > 0 the batches of the K steps from this one on, before ``until``, are kept, so those
+          that are missing are collected now. That of this step stays until ``drop_oldest``, as a step that is
+          interrupted is done again by the resumed run.
         """
         if self.async_steps > 0:
+            for missing in range(step + len(self.ready), min(step + self.async_steps, until)):
+                self._add_ahead(collect(missing))
             return self.ready[0]
+
         early = self._early
-        assert early is not None and early[0] == step
         self._early = None
-        return early[1]
+        if early is not None and early[0] == step:
+            return early[1]
+        return collect(step)
+
+    def _add_ahead(self, batch: RolloutBatch) -> None:
+        """Keep the rollouts of the step after the last one that is kept."""
+        self.ready = (*self.ready, as_restored(batch))
 
     def collect_during_update(
-        self, step: int, collect: Collect, *, until: int, blocked_policies: Collection[str] | None = None
+        self,
+        step: int,
+        collect: Collect,
+        *,
+        until: int,
+        blocked_policies: Collection[str] | None = None,
+        timer: Timer = nullcontext,
     ) -> Overlap:
         """What is collected during the update of ``step``: a step before ``until``, or nothing.
 
         With async_steps = K > 0 that is step + K, by all policies, with the weights of before the update. With K = 0 it
         is the next step, as far as it needs no policy of ``blocked_policies``; nothing if that is None.
+
+        ``timer`` counts the seconds in which the run waits for these rollouts.
         """
         later = step + max(self.async_steps, 1)
         if later >= until:
-            return Overlap()
+            return Overlap(timer)
         if self.async_steps > 0:
-            keep = partial(self.add, later)
-            return RolloutsAhead(self._engine, lambda: collect(later), keep, self._ahead_thread)
+            return RolloutsAhead(self._engine, lambda: collect(later), self._add_ahead, self._ahead_thread, timer)
         if blocked_policies is None:
-            return Overlap()
-        return self._begin_early(later, collect, blocked_policies)
+            return Overlap(timer)
+        return self._begin_early(later, collect, blocked_policies, timer)
 
     def drop_oldest(self) -> None:
         """The step that was due is over: drop its rollouts. With async_steps = 0 none are kept."""
@@ -326,7 +343,7 @@ class RolloutPipeline:
         self._early = None
         self.ready = ()
 
-    def _begin_early(self, step: int, collect: Collect, held: Collection[str]) -> Overlap:
+    def _begin_early(self, step: int, collect: Collect, held: Collection[str], timer: Timer) -> Overlap:
         """``collect`` this step during the update before it, without the policies ``held``."""
         if self._early_thread is None:
             self._early_thread = ThreadPoolExecutor(1, thread_name_prefix="early rollouts")
@@ -334,7 +351,7 @@ class RolloutPipeline:
         def keep(batch: RolloutBatch | None) -> None:
             self._early = None if batch is None else (step, batch)
 
-        return EarlyRollouts(self._engine, lambda: collect(step), keep, self._early_thread, held)
+        return EarlyRollouts(self._engine, lambda: collect(step), keep, self._early_thread, held, timer)
 
     def state(self) -> State | None:
         """Batches that were collected and not learned from yet, for a checkpoint; None if there are none."""

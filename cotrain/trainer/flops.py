@@ -30,7 +30,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from cotrain.algorithms.contract import LossTerm, with_context
+from cotrain.algorithms.contract import ContextTokens, LossTerm, with_context
 from cotrain.core.types import FAILED, Episode
 from cotrain.distributed.policy_handles import ComputeShape
 from cotrain.learner.batching import computed_samples
@@ -121,9 +121,14 @@ class FlopsMeter:
             self._spent[name, prompt_part] += forward_flops(shape, prompts)
             self._spent[name, "sampling"] += forward_flops(shape, answers)
 
-    def count_scoring(self, policy: str, sequences: Sequences) -> None:
-        """Count tokens of others that a policy was asked about."""
-        self._spent[policy, "scoring"] += forward_flops(self._shapes[policy], sequence_work(sequences))
+    def count_scoring(self, policy: str, sequences: Sequences, context_tokens: Sequence[ContextTokens]) -> None:
+        """Count tokens of others that a policy was asked about. ``context_tokens``: those that stand between the
+        sampled tokens of each sequence, which are computed, too."""
+        whole_sequences = []
+        for (prompt_ids, token_ids), context in zip(sequences, context_tokens, strict=True):
+            whole_ids, _ = with_context(token_ids, context)
+            whole_sequences.append((prompt_ids, whole_ids))
+        self._spent[policy, "scoring"] += forward_flops(self._shapes[policy], sequence_work(whole_sequences))
 
     def count_learning(self, policy: str, term: LossTerm) -> None:
         """Count what a policy was trained on."""

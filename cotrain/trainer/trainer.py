@@ -23,14 +23,13 @@ from cotrain.algorithms.contract import (
     Sample,
     UpdateReport,
     split_context,
-    with_context,
 )
 from cotrain.algorithms.policy_loss import LOOSE, with_ratio_bounds
 from cotrain.algorithms.samples import sample_of, token_limit
 from cotrain.config.evaluation import held_out
 from cotrain.config.policies import samples_in_int8
 from cotrain.config.recipe import Objective, Recipe
-from cotrain.config.schedule import Phase, train_task
+from cotrain.config.schedule import Phase, stream_of, train_task
 from cotrain.core.seeding import rng_of, seed_of
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import UNLABELLED, Episode, State, Store, Task, Trace, take_fields
@@ -47,6 +46,7 @@ from cotrain.trainer.async_rollouts import (
     RolloutCounter,
     RolloutPipeline,
     StoppableEngine,
+    Timer,
     check_async_steps,
     run_beside,
 )
@@ -91,8 +91,9 @@ class CoTrainer:
         self.policies = PolicyStore(self.backend.open(recipe.policies, seed=recipe.seed))
         check_same_tokenizers(recipe, self.policies)
         self.flops_meter = FlopsMeter(self.policies)
-        # For each policy that is trained: the number of updates over which its learning rate decays. ``horizon`` is set
-        # where that is not the length of the run, as in a run that is continued beyond its planned steps.
+        # For each policy that is trained: the number of updates over which its learning rate decays. Usually those of
+        # the whole run. A recipe with a ``horizon`` decays over that number of steps instead, as in a run that is
+        # continued beyond its planned steps.
         horizon = recipe.horizon or recipe.steps
         self.planned_updates = {
             policy: recipe.planned_updates(policy, steps=horizon) for policy in self.policies.trained_names
@@ -108,16 +109,19 @@ class CoTrainer:
         # Name → data that grow over the run and that protocols read, such as past problems (``rollout/stores.py``).
         self.stores: dict[str, Store] = dict(recipe.stores)
 
-        # Three engines, one around the other: the backend's; the same with a look for a stop signal, through which
-        # evaluations sample; and with what ``wrap_engine`` puts around that, through which training samples.
+        # Three engines, one around the other:
+        #
+        #     engine              the backend's
+        #     _stoppable_engine   looks for a stop signal before each advance of ``engine``; evaluations sample from it
+        #     _training_engine    what ``wrap_engine`` puts around ``_stoppable_engine``; training samples from it
         self.engine = self.backend.engine
         self._stoppable_engine = StoppableEngine(self.engine)
         self._training_engine: Engine = wrap_engine(self._stoppable_engine) if wrap_engine else self._stoppable_engine
         # One event loop for all rollouts, as connections to remote policies belong to a loop.
         self._loop = EngineEventLoop()
         self.runner = self.make_runner(self.seed, engine=self._training_engine)
-        # ``try_to_overlap`` switches the backend, if it can, to answering requests during updates with the weights of
-        # before. Without ``async_steps`` only rollouts that need no new weights run then (``_overlap_with``).
+        # True: the backend answers requests during an update, with the weights of before it. With ``async_steps`` it is
+        # asked to do so; some cannot.
         overlaps_update = async_steps > 0 and self.backend.try_to_overlap()
         self.rollouts = RolloutPipeline(self._stoppable_engine, async_steps, overlaps_update=overlaps_update)
         self.evaluation_runner = self.make_runner(evaluation_seed(recipe.seed))
@@ -175,16 +179,15 @@ class CoTrainer:
 
     @property
     def is_done(self) -> bool:
-        """True when all steps are done or one of the recipe's budgets is spent: tokens, FLOPs, seconds, or leading
-        steps (``recipe.updates``). A recipe without a budget has None there."""
-        recipe = self.recipe
+        """True when all steps are done or one of the recipe's budgets is spent."""
+        recipe = self.recipe  # its ``tokens``, ``flops``, ``seconds`` and ``updates`` are budgets; None: there is none
         if self.finished_steps >= recipe.steps:
             return True
         return (
             is_spent(self.tokens, recipe.tokens)
             or is_spent(self.flops, recipe.flops)
             or is_spent(self.seconds, recipe.seconds)
-            or is_spent(self.leading_steps, recipe.updates)
+            or is_spent(self.leading_steps, recipe.updates)  # ``updates`` counts steps of the leading objective
         )
 
     @property
@@ -220,12 +223,11 @@ class CoTrainer:
             # A policy with ``reset_to_start`` goes back to its initial weights after every ``reset_every`` updates.
             restarted = self.policies.restart_weights_if_iteration_over()
             self._publish_versions(restarted)
-            # Usually this step alone; none if it was collected during an update. With ``async_steps`` later ones, too.
-            for missing in self.rollouts.steps_to_collect(step, until=self.recipe.steps):
-                self.rollouts.add(missing, self._collect_step(missing))
-            rollouts = self.rollouts.batch_of(step)
+            # Collected now, unless that was done during an update. With ``async_steps`` later steps may be, too.
+            rollouts = self.rollouts.take(step, self._collect_step, until=self.recipe.steps)
         check_rollouts(step, phase, self.recipe.objectives, rollouts.episodes, self.runner)
-        check_servers_answer(f"step {step + 1}", self.policies, rollouts.outside)  # counts requests to other servers
+        # ``outside``: counts of requests to policies that answer from other servers.
+        check_servers_answer(f"step {step + 1}", self.policies, rollouts.outside)
         meter.add_rollouts(rollouts)
         self._learn(phase, rollouts.episodes, meter)
         self.rollouts.drop_oldest()  # those of this step, which until here were kept for a checkpoint
@@ -252,10 +254,9 @@ class CoTrainer:
     def _learn(self, phase: Phase, episodes: Sequence[Episode], meter: StepMeter) -> None:
         """Update the policies that are due and publish their weights."""
         changed: list[str] = []
-        # Rollouts of a later step may be collected meanwhile (``overlap``). Waiting for them counts as "rollout": at
-        # ``end_update``, and at the end of the block. A stage inside of another interrupts it, so that the seconds of
-        # updating and publishing count as "update" alone.
-        with meter.stage("rollout"), self._overlap_with(self.finished_steps) as overlap:
+        # Rollouts of a later step may be collected meanwhile. Waiting for them counts as "rollout", not as "update".
+        rollout_timer = partial(meter.stage, "rollout")
+        with self._overlap_with(self.finished_steps, rollout_timer) as overlap:
             for names in update_groups(phase):
                 changed += self._update_policies(names, episodes, meter)
             overlap.end_update()
@@ -264,16 +265,17 @@ class CoTrainer:
                 # A function, since rollouts that run now call it themselves, between two advances of the engine.
                 overlap.publish(lambda: self._publish_versions(unique))
 
-    def _overlap_with(self, step: int) -> Overlap:
-        """What is collected during the update of this step: usually nothing (``async_rollouts.py``)."""
-        blocked: Collection[str] | None = None  # None: all policies are blocked
-        # With ``async_steps`` later rollouts have the weights of before the update, so that none of their policies is
-        # blocked. Without, the next step's may begin with the policies that this update leaves alone.
-        if self.rollouts.async_steps == 0 and self._may_begin_early(step + 1):
-            blocked = self._blocked_policies(step)
-        return self.rollouts.collect_during_update(
-            step, self._collect_step, until=self.recipe.steps, blocked_policies=blocked
+    def _overlap_with(self, step: int, timer: Timer) -> Overlap:
+        """What is collected during the update of this step: usually nothing (``async_rollouts.py``). ``timer`` counts
+        the seconds in which the run waits for it."""
+        collect_during_update = partial(
+            self.rollouts.collect_during_update, step, self._collect_step, until=self.recipe.steps, timer=timer
         )
+        if self.rollouts.async_steps > 0:  # later rollouts have the weights of before the update, of all policies
+            return collect_during_update()
+        if self._may_begin_early(step + 1):  # the next step's rollouts, by policies that this update leaves alone
+            return collect_during_update(blocked_policies=self._blocked_policies(step))
+        return Overlap(timer)  # nothing is collected
 
     def _may_begin_early(self, step: int) -> bool:
         """True if nothing but weights can change the rollouts of this step while the step before it is updated."""
@@ -292,6 +294,7 @@ class CoTrainer:
         computing = set(changed)  # compute something in the update: also those that are asked for log-probabilities
         for objective in due:
             computing |= policies_read(objective.algorithm.needs())
+        # Where a backend keeps a copy for sampling, a policy that only computes can be sampled from.
         return self.backend.held_while_learning(computing, changed)
 
     def _collect_step(self, step: int) -> RolloutBatch:
@@ -300,7 +303,7 @@ class CoTrainer:
         # it, so the signal is looked for here, too.
         self._stoppable_engine.raise_if_stopped()
         phase = self.recipe.schedule.phase_at(step)
-        counter = RolloutCounter(self.engine, self.policies)  # counts from here to its ``result_of``
+        counter = RolloutCounter(self.engine, self.policies)  # counts what happens from here to ``result_of`` below
         tasks = self.draw_tasks(phase, step)
 
         def collect(batch: Sequence[Task], first_position: int = 0) -> tuple[Episode, ...]:
@@ -355,11 +358,10 @@ class CoTrainer:
         with meter.stage("reference"):
             samples = self._with_reference(name, credit.samples)
             # An engine with weights of its own may give other log-probabilities than the learner. A sample whose
-            # π_learner/π_engine, averaged over its tokens, is out of these bounds gets no policy gradient.
-            bounds = self.backend.bounds
-            if samples_in_int8(self.recipe.policies[objective.policy]):
-                bounds = LOOSE
-            samples = with_ratio_bounds(samples, bounds)
+            # π_learner/π_engine, averaged over its tokens, is out of the bounds gets no policy gradient. Weights in
+            # int8 differ from the learner's on every backend, so such a policy always has bounds: the loose ones.
+            in_int8 = samples_in_int8(self.recipe.policies[objective.policy])
+            samples = with_ratio_bounds(samples, LOOSE if in_int8 else self.backend.bounds)
         meter.add_credit(name, credit, annotated=annotated, scored=samples)
         return LossTerm(name=name, algorithm=algorithm, samples=samples, weight=objective.weight, planned=planned)
 
@@ -391,6 +393,7 @@ class CoTrainer:
                 break
             changed.append(policy)
             for follower in followers:
+                # ``planned``: updates that ``policy`` will make. A follower's rate of averaging may change over them.
                 has_new_weights = follower.follow(learner, planned=self.planned_updates[policy])
                 if has_new_weights:
                     changed.append(follower.name)
@@ -413,8 +416,10 @@ class CoTrainer:
         # A stream is an endless sequence of problems. Phases that train the leading objective share one, so that two
         # recipes with one seed train it on the same problems, whatever other phases they have.
         schedule = self.recipe.schedule
+        leading = self.recipe.leading_objective
+        stream = stream_of(phase, leading)
         tasks_of_phase = {other.name: self._tasks_from(split, other) for other in schedule.phases}
-        stream, first = schedule.task_stream(step, self.recipe.leading_objective, tasks_of_phase)
+        first = schedule.position_in_stream(step, leading, tasks_of_phase)  # how many earlier steps drew from it
         share = self.recipe.share_at(step)  # curriculum: only the first ``share`` of the problems; 1.0: all of them
         return [
             train_task(self.recipe.tasks, self.seed, stream, position, split=split, share=share)
@@ -454,7 +459,7 @@ class CoTrainer:
                 context_tokens=split.context_tokens,
                 temperature=temperature,
                 values=None if values is None else values[i],
-                scores={policy: of_traces[i] for policy, of_traces in logprobs.items()},
+                scores={policy: of_policy[i] for policy, of_policy in logprobs.items()},  # those of this trace
                 limit=self._token_limit(trace),
             )
             samples.append(sample)
@@ -485,11 +490,7 @@ class CoTrainer:
     ) -> list[torch.Tensor]:
         """A policy's log-probabilities of the sampled tokens of each sequence, or a critic's values before them. Counts
         the FLOPs. ``sequences``: (prompt ids, sampled ids) of each."""
-        whole_sequences = []
-        for (prompt_ids, token_ids), context in zip(sequences, context_tokens, strict=True):
-            whole_ids, _sampled_positions = with_context(token_ids, context)
-            whole_sequences.append((prompt_ids, whole_ids))
-        self.flops_meter.count_scoring(policy, whole_sequences)
+        self.flops_meter.count_scoring(policy, sequences, context_tokens)
         # Of a critic, ``logprobs`` are values: whatever its head predicts.
         return self.policies[policy].logprobs(sequences, temperature=temperature, context_tokens=context_tokens)
 

@@ -2,7 +2,7 @@ from functools import partial
 
 import pytest
 
-from cotrain.config.schedule import LEADING, Phase, alternate, constant_schedule
+from cotrain.config.schedule import LEADING, Phase, alternate, constant_schedule, stream_of
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.prime import prime
 from cotrain.recipes.ssp import ssp
@@ -84,16 +84,21 @@ def test_objectives_that_learn_in_turn_are_an_update_each_of_their_policy():
     assert prime(update="before").planned_updates("generator", 5) == 5
 
 
+def drawn_from(schedule, step, leading, tasks_of_phase):
+    """The stream of a step, and the position of its first task in it."""
+    stream = stream_of(schedule.phase_at(step), leading)
+    return stream, schedule.position_in_stream(step, leading, tasks_of_phase)
+
+
 def test_the_steps_of_the_leading_objective_draw_from_one_stream_in_every_recipe():
     schedule = tango_like()
     two_tasks = dict.fromkeys([phase.name for phase in schedule.phases], 2)
-    steps = [schedule.task_stream(step, "gen", two_tasks) for step in (0, 3, 4, 6, 7, 8)]
+    steps = [drawn_from(schedule, step, "gen", two_tasks) for step in (0, 3, 4, 6, 7, 8)]
     assert steps == [("ver", 0), ("ver", 6), (LEADING, 0), (LEADING, 4), ("ver", 8), (LEADING, 6)]
     alone = constant_schedule(nothing, "gen")
-    assert [alone.task_stream(step, "gen", {"train": 2}) for step in (0, 2, 3)] == [steps[2], steps[3], steps[5]]
-    assert constant_schedule(nothing, "ver", "gen").task_stream(5, "ver", {"train": 2}) == constant_schedule(
-        nothing, "gen"
-    ).task_stream(5, "gen", {"train": 2})
+    assert [drawn_from(alone, step, "gen", {"train": 2}) for step in (0, 2, 3)] == [steps[2], steps[3], steps[5]]
+    both = constant_schedule(nothing, "ver", "gen")
+    assert drawn_from(both, 5, "ver", {"train": 2}) == drawn_from(alone, 5, "gen", {"train": 2})
 
 
 def test_phases_of_unlike_sizes_draw_each_problem_of_their_stream_once():
@@ -102,7 +107,7 @@ def test_phases_of_unlike_sizes_draw_each_problem_of_their_stream_once():
     tasks_of_phase = {"few": 2, "many": 5}
     positions: list[int] = []
     for step, name in enumerate(["few", "many", "many", "few", "many"]):
-        stream, first = schedule.task_stream(step, "gen", tasks_of_phase)
+        stream, first = drawn_from(schedule, step, "gen", tasks_of_phase)
         assert stream == LEADING
         positions += range(first, first + tasks_of_phase[name])
     assert positions == list(range(2 + 5 + 5 + 2 + 5))

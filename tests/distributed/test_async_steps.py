@@ -234,9 +234,7 @@ def recorded_plays(pipeline, play, published, *, steps=7):
     """The plays that are learned from. A step publishes when both its play and its update are over."""
     learned = []
     for step in range(steps):
-        for missing in pipeline.steps_to_collect(step, until=steps):
-            pipeline.add(missing, play(missing))
-        learned.append(dict(pipeline.batch_of(step).outside))
+        learned.append(dict(pipeline.take(step, play, until=steps).outside))
         with pipeline.collect_during_update(step, play, until=steps) as overlap:
             overlap.end_update()
         pipeline.drop_oldest()
