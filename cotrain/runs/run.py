@@ -421,10 +421,10 @@ def _finish(run: ActiveRun, recorder: StepRecorder) -> RunResult:
         "flops": trainer.flops,
         "updates": dict(trainer.policies.update_counts),
     }
-    best_step = run.best_evaluated_step
-    if best_step is not None:
-        summary["chosen"] = best_step
-        _load_best(run, best_step)
+    chosen_step = run.best_evaluated_step
+    if chosen_step is not None:
+        summary["chosen"] = chosen_step
+        _load_best(run, chosen_step)
     with progress_shown(trainer, "the end", run.observer.message):
         after = end_metrics(trainer, run.observer.message)
     recorder.report_set_aside_tasks()
