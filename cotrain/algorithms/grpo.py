@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from cotrain.algorithms.functional.credit import group_moments, whiten
+from cotrain.algorithms.functional.advantages import group_moments, whiten
 from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.policy_gradient import (
     AdvantageFn,

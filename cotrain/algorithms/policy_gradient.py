@@ -70,7 +70,7 @@ from typing import NamedTuple
 
 from cotrain.algorithms.class_balance import ClassBalance, Counts
 from cotrain.algorithms.contract import Batch, BatchTotals, Credit, Loss, MicroBatch, Needs, Sample
-from cotrain.algorithms.functional.credit import group_is_flat, group_mean_std, leave_one_out, reward_to_go
+from cotrain.algorithms.functional.advantages import group_is_flat, group_mean_std, leave_one_out, reward_to_go
 from cotrain.algorithms.functional.late_torch import torch  # imported at first use, so that recipes load fast
 from cotrain.algorithms.functional.policy_losses import (
     KL_ESTIMATORS,

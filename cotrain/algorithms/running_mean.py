@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cotrain.algorithms.functional.credit import ema_baseline
+from cotrain.algorithms.functional.advantages import ema_baseline
 from cotrain.algorithms.functional.late_torch import torch
 from cotrain.core.errors import ConfigError
 

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Literal, NamedTuple
 
 from cotrain.algorithms.contract import ContextTokens, Sample
-from cotrain.algorithms.functional.credit import add_at_tokens
+from cotrain.algorithms.functional.advantages import add_at_tokens
 from cotrain.algorithms.functional.late_torch import torch
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import Signal

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from cotrain.algorithms.functional.credit import reward_to_go
+from cotrain.algorithms.functional.advantages import reward_to_go
 from cotrain.algorithms.functional.values import gae, value_loss
 
 

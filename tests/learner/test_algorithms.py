@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 from learn_makers import advantages, credit, credit_and_state, outcomes, sampled
 
-from cotrain.algorithms.functional.credit import leave_one_out, whiten
+from cotrain.algorithms.functional.advantages import leave_one_out, whiten
 from cotrain.algorithms.grpo import ALGORITHMS, GRPO, RLOO, AlgorithmName, MaxRL, Reinforce, ReinforcePP
 from cotrain.algorithms.policy_gradient import mean_baseline
 from cotrain.algorithms.policy_loss import ScoreFunction

@@ -6,7 +6,7 @@ from dataclasses import MISSING, fields
 import pytest
 
 from cotrain.algorithms.class_balance import ClassBalance
-from cotrain.algorithms.functional.credit import group_mean_std, reward_to_go, whiten
+from cotrain.algorithms.functional.advantages import group_mean_std, reward_to_go, whiten
 from cotrain.algorithms.functional.values import gae
 from cotrain.algorithms.policy_gradient import PPO_CLIP, KLPenalty, PPOClip
 from cotrain.algorithms.ppo import PPO, ValueRegression

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cotrain.algorithms.contract import BatchTotals
-from cotrain.algorithms.functional.credit import whiten
+from cotrain.algorithms.functional.advantages import whiten
 from cotrain.learner.batching import collate
 from cotrain.recipes.prime.implicit_prm import ImplicitPrm, Prime, PrimeValues
 from cotrain.recipes.prime.recipe import prime

@@ -31,7 +31,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from cotrain.algorithms.contract import Batch, BatchTotals, Credit, Loss, MicroBatch, Needs, Sample
-from cotrain.algorithms.functional.credit import group_mean_std, leave_one_out, reward_to_go, whiten
+from cotrain.algorithms.functional.advantages import group_mean_std, leave_one_out, reward_to_go, whiten
 from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.functional.likelihood import outcome_cross_entropy
 from cotrain.algorithms.functional.reductions import masked_sum

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cotrain.algorithms.functional.credit import (
+from cotrain.algorithms.functional.advantages import (
     add_at_tokens,
     ema_baseline,
     group_is_flat,
