@@ -2,7 +2,7 @@
 
     VLLM_PYTHON benchmarks/vllm_decode.py --model DIR [--lengths drawn] [--tasks 4 --group 8]
 
-Runs in an environment of its own, without cotrain: docs/cluster.md has the two commands that make it.
+Runs in an environment of its own: docs/cluster.md has the commands that make it.
 All rows of a step at once; answers' lengths are imposed, the stop token is ignored, the sampled token's log-probability
 is asked for, as learning needs it. ``first_token_seconds`` is the time from the start of the process to the end of the
 first answer of one token: importing, loading, compiling.
