@@ -57,7 +57,8 @@ READ_FOLDERS = (
 )
 NOUNS = {"given": "data/word_problems"}  # participle → folder in which it is a noun: the givens of a problem
 RECIPE_PARTICIPLES = PARTICIPLE_VARIABLES | frozenset(
-    "accepted accused believed drawn earned heard judged kept known played said seen spoken told won written".split()  # noqa: SIM905
+    """accepted accused believed drawn earned heard judged kept known played said seen spoken told won
+    written""".split()  # noqa: SIM905
 )
 RECIPE_PLACES = (
     *("recipes", "envs/agent", "envs/played.py", "envs/verifiers", "rollout/monte_carlo.py", "rollout/proposals.py"),

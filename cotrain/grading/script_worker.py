@@ -109,7 +109,7 @@ class CapturedOutput:
     def __init__(self) -> None:
         self._reading_end, self._writing_end = os.pipe()
         # The program's stream has a copy of the writing end: it may close that, and we still have ours.
-        self._binary = open(os.dup(self._writing_end), "wb")  # noqa: SIM115  a program may close it; else ``close`` does
+        self._binary = open(os.dup(self._writing_end), "wb")  # noqa: SIM115  closed by ``close``
         self.stream = io.TextIOWrapper(
             self._binary, encoding="utf-8", errors="surrogatepass", newline="\n", write_through=True
         )

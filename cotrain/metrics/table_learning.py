@@ -160,7 +160,7 @@ LEARNING = (
     ),
     Metric(
         key="{policy}/{objective}/sampler_trainer_kl", label="KL of sampler to trainer, nats", unit=NATS,
-        # At 0.006 a third of what was learned was lost (docs/memory.md).
+        # On the shipped base a third of what was learned was lost at 0.006 (docs/memory.md): one model, five seeds.
         healthy=(0, 0.001), tolerable=(0, 0.01), meaning="KL of the sampler to the trainer, per token (k3)",
         advice="Sampler and trainer disagree about the same tokens: the sampler may hold old weights.",
     ),

@@ -257,9 +257,11 @@ def agent(
     objectives = team_objectives(learners, algorithm, shared=shared)
 
     # The range of a reward gives its interval in evaluations.
-    low, high = -float("inf"), float("inf")
+    low = -float("inf")
+    high = float("inf")
     if reward is None:
-        low, high = 0.0, 1.0
+        low = 0.0
+        high = 1.0
     return run.recipe(
         "agent-shared" if shared else "agent",
         policies=policies,
