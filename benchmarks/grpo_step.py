@@ -1,6 +1,8 @@
 """One GRPO step of cotrain: ``CoTrainer.step`` as a run makes it, on the benchmark's work; and each of its parts.
 
-    python benchmarks/grpo_step.py --model DIR [--lengths drawn] [--steps 3]
+    python benchmarks/grpo_step.py --model DIR [--lengths drawn] [--steps 3] [--packed]
+
+``cotrain run`` chooses by a short probe whether to lay weights out for decoding; here ``--packed`` does.
 
 Without KL, as the other side. A row's length is imposed by lowering the limit of its request. The step's seconds are of
 the whole of ``step``: drawing, rollouts, credit, update, metrics. Parts:
@@ -21,7 +23,7 @@ from work import Work, answer, middle, now, peak, reward, side, word, work_of
 
 from cotrain.algorithms.grpo import GRPO
 from cotrain.config.evaluation import Evaluation
-from cotrain.config.policies import trainable
+from cotrain.config.policies import adapter, trainable
 from cotrain.config.recipe import Objective, Recipe
 from cotrain.config.schedule import constant_schedule
 from cotrain.core.seeding import Address
@@ -81,7 +83,13 @@ class Imposed:
         return await self.engine.sample(replace(request, sampling=Sampling(max_tokens=length)))
 
 
-def recipe_of(work: Work, model: str, steps: int, bf16: bool = False) -> Recipe:
+def recipe_of(
+    work: Work, model: str, steps: int, bf16: bool = False, lora: int | None = None, pack: bool = False
+) -> Recipe:
+    if lora is None:
+        policy = trainable(model, lr=LR, autocast=bf16, pack_weights=pack)
+    else:
+        policy = adapter(model, rank=lora, alpha=2 * lora, lr=LR, autocast=bf16, pack_weights=pack)
     return Recipe(
         name="benchmark",
         tasks=Prompts(work.prompts(work.tasks * steps)),
@@ -89,7 +97,7 @@ def recipe_of(work: Work, model: str, steps: int, bf16: bool = False) -> Recipe:
         seed=0,
         tasks_per_step=work.tasks,
         group_size=work.group,
-        policies={POLICY: trainable(model, lr=LR, autocast=bf16)},
+        policies={POLICY: policy},
         roles={"solver": Role(policy=POLICY, prompt="{problem}", sampling=Sampling(max_tokens=work.longest))},
         objectives={POLICY: Objective(policy=POLICY, role="solver", algorithm=GRPO(reward_weights={OUTCOME: 1.0}))},
         schedule=constant_schedule(respond, POLICY),
@@ -116,10 +124,12 @@ def prefill(trainer: CoTrainer, episodes: tuple[Episode, ...]) -> float:
 
 
 def main() -> None:
-    given = side(__doc__.splitlines()[0]).parse_args()
+    parser = side(__doc__.splitlines()[0])
+    parser.add_argument("--packed", action="store_true", help="decode with weights laid out for it")
+    given = parser.parse_args()
     work, device = work_of(given), given.device
     trainer = CoTrainer(
-        recipe_of(work, given.model, given.warmup + given.steps, given.bf16),
+        recipe_of(work, given.model, given.warmup + given.steps, given.bf16, given.lora, given.packed),
         backend=LocalBackend(device),
         wrap_engine=lambda engine: Imposed(engine, work),
     )

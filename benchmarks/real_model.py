@@ -1,9 +1,10 @@
-"""A model of SmolLM2-135M's shape: sampling beside transformers' ``generate``, packed weights beside plain ones, and a
-GRPO step beside TRL's.
+"""A model of a real one's shape (SmolLM2-135M, Qwen2.5-0.5B): sampling beside transformers' ``generate``, packed
+weights beside plain ones, and a GRPO step beside TRL's, of all weights or of an adapter.
 
-    python benchmarks/real_model.py [--trl-python TRL_ENV/bin/python] [--vllm-python VLLM_ENV/bin/python] [--rounds 3]
+    python benchmarks/real_model.py [--size 0.5B] [--trl-python TRL_ENV/bin/python [--lora 16]] \
+      [--vllm-python VLLM_ENV/bin/python] [--rounds 3]
 
-The two environments: ``pip install torch trl`` for the one, for the other the line in ``vllm_decode.py``.
+The two environments: ``pip install torch trl peft`` for the one, for the other the line in ``vllm_decode.py``.
 
 In float32, and with bfloat16 arithmetic over float32 weights. Weights are random, as neither time nor memory hangs on
 them; the work is the benchmarks' (``work.py``): 4 prompts of 48 tokens, 8 answers to each, 32 tokens on average, of
@@ -36,19 +37,24 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=("float32", "bfloat16"), help="one kind of arithmetic")
-    parser.add_argument("--size", default=SIZE, help=argparse.SUPPRESS)
+    parser.add_argument("--size", default=SIZE, help="one of models.py")
+    parser.add_argument("--lora", type=int, metavar="RANK", help="the GRPO step trains an adapter of this rank")
+    parser.add_argument("--trl-rows", type=int, default=32, metavar="N", help="rows of a backward pass of TRL")
     given = parser.parse_args()
     print("| what | | | ratio | spread |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as models:
         words = ("--model", str(make(given.size, Path(models) / given.size)), "--threads", str(given.threads), *WORK)
         for kind in ("float32", "bfloat16"):
             if given.only in (None, kind):
-                compare(kind, (*words, *(("--bf16",) if kind == "bfloat16" else ())), given.rounds, given.trl_python)
+                arithmetic = ("--bf16",) if kind == "bfloat16" else ()
+                compare(kind, (*words, *arithmetic), given.rounds)
+                if given.trl_python:
+                    compare_trl(kind, (*words, *arithmetic), given)
         if given.vllm_python and given.only != "bfloat16":
             compare_vllm(words, given.rounds, given.vllm_python)
 
 
-def compare(kind: str, words: tuple[str, ...], rounds: int, trl: str | None) -> None:
+def compare(kind: str, words: tuple[str, ...], rounds: int) -> None:
     """Prints its rows as they come."""
     decode = [sys.executable, str(HERE / "decode.py"), *words]
     pairs = alternate([*decode, "--side", "engine"], [*decode, "--side", "generate"], rounds)
@@ -59,13 +65,22 @@ def compare(kind: str, words: tuple[str, ...], rounds: int, trl: str | None) -> 
         print_seconds_and_memory(f"sampling, {kind}, packed weights", "packed", "plain", pairs, "peak_mib")
         rate = ratio(rated(pairs), "rate")
         print(Line(f"sampling, {kind}, packed weights", "packed", "plain", rate, unit="tokens/s").row())
-    if trl is None:
-        return
+
+
+def compare_trl(kind: str, words: tuple[str, ...], given: argparse.Namespace) -> None:
+    """A GRPO step. In float32 ours decodes with packed weights, as a run of these sizes does. Prints its rows."""
+    what = f"GRPO step, {kind}"
+    if given.lora is not None:
+        words = (*words, "--lora", str(given.lora))
+        what = f"GRPO step of an adapter, {kind}"
     ours = [sys.executable, str(HERE / "grpo_step.py"), *words]
-    pairs = alternate(ours, [trl, str(HERE / "trl_step.py"), *words, "--rows", "32"], rounds)
+    if kind == "float32":
+        ours.append("--packed")
+    theirs = [given.trl_python, str(HERE / "trl_step.py"), *words, "--rows", str(given.trl_rows)]
+    pairs = alternate(ours, theirs, given.rounds)
     for a, b in pairs:
         check_same(a, b)
-    print_seconds_and_memory(f"GRPO step, {kind}", "cotrain", "TRL", pairs, "step_peak_mib")
+    print_seconds_and_memory(what, "cotrain", "TRL", pairs, "step_peak_mib")
 
 
 def compare_vllm(words: tuple[str, ...], rounds: int, vllm: str) -> None:

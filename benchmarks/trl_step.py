@@ -2,10 +2,10 @@
 
     TRL_PYTHON benchmarks/trl_step.py --model DIR [--lengths drawn] [--steps 3] [--rows 64]
 
-Runs in an environment of its own, without cotrain (``pip install torch trl``). Settings are the cheapest that do the
-same work: float32, no reference, no gradient checkpointing, nothing logged or saved, fused AdamW; one generation of all
-rows, then backward passes of ``--rows`` rows each and one optimiser step. TRL computes every token's entropy
-beside the loss, which cannot be switched off.
+Runs in an environment of its own, without cotrain (``pip install torch trl``, and peft for ``--lora``). Settings are
+the cheapest that do the same work: float32, no reference, no gradient checkpointing, nothing logged or saved, fused
+AdamW; one generation of all rows, then backward passes of ``--rows`` rows each and one optimiser step. TRL computes
+every token's entropy beside the loss, which cannot be switched off.
 
 Seconds are from the end of one step to the end of the next. A row's length is imposed by a logits processor: the stop
 token is out of the question until it is due. It costs one column of the logits a step.
@@ -73,6 +73,15 @@ class Watch(TrainerCallback):
         self.peaks.append(peak(self.device))
 
 
+def adapter(rank: int | None) -> Any:
+    """PEFT's settings of an adapter on all linear layers, with those of the other side."""
+    if rank is None:
+        return None
+    from peft import LoraConfig
+
+    return LoraConfig(task_type="CAUSAL_LM", r=rank, lora_alpha=2 * rank, target_modules="all-linear")
+
+
 def main() -> None:
     parser = side(__doc__.splitlines()[0])
     parser.add_argument("--rows", type=int, default=64, help="rows of one forward and backward pass")
@@ -128,6 +137,7 @@ def main() -> None:
             train_dataset=Dataset.from_dict({"prompt": prompts}),
             processing_class=AutoTokenizer.from_pretrained(given.model),
             callbacks=[watch],
+            peft_config=adapter(given.lora),
         )
         at_start = peak(device)
         trainer.train()
@@ -142,7 +152,7 @@ def main() -> None:
         sampled_tokens=sum(sampled),
         learned_tokens=trainer.learned,
         optimizer_steps=watch.optimizer_steps,
-        parameters=sum(p.numel() for p in model.parameters()),
+        parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
         growth_mib=watch.peaks[-1] - at_start,
         step_peak_mib=watch.peaks[-1],
         rows=rows,

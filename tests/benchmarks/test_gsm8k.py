@@ -128,6 +128,14 @@ def test_a_review_by_a_program_is_read_as_it_was_meant(steps, right, said):
     assert list(review.steps) == [not line.endswith("Incorrect") for line in lines[:-1]]
 
 
+def test_a_review_may_solve_the_problem_first():
+    text = gsm8k_reviews.review_of(("4+3 = 7", "7-2 = 5", "#### 5"), False, GOLD, solve_first=True)
+    own, _, review = text.partition("\n\n")
+    assert own == gsm8k_lessons.short_solution(GOLD)
+    assert "Step 3: the answer is 5, mine is 10. Incorrect" in review.splitlines()
+    assert free_review(text, WORDS, 3).steps == (False, True, False)  # its own solution is no verdict
+
+
 def test_reviews_are_of_as_many_right_as_wrong_solutions(tmp_path, capsys):
     rows = [
         {"sample": k, "problem": "Q?", "text": f"4*3 = 12\n12-{k} = {12 - k}\n#### {12 - k}", "correct": k == 2}
