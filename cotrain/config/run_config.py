@@ -111,8 +111,8 @@ class RunConfig:
         source = study_problems() if self.tasks is None else self.tasks
         if self.target_solve_rate is not None and self.ramp is None:
             raise ConfigError(
-                f"target_solve_rate {self.target_solve_rate} is that of a ramp, and there is none; add ramp, the samples "
-                "that order the problems, or leave it out",
+                f"target_solve_rate {self.target_solve_rate} is that of a ramp, and there is none; add ramp, a file of "
+                "samples that orders the problems, or leave it out",
                 code="E_TARGET_SOLVE_RATE_WITHOUT_RAMP",
             )
         if self.ramp is not None:
