@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cotrain.config.run_config import RecipeFunction
 
 STAGE_LENGTHS = ("warmup", "unlabelled", "iteration", "revising")  # parameters that are the steps of a stage
+ABOUT_DATA = ("labelled", "ramp", "target_solve_rate")  # parameters
 TASKS_PER_STEP = 2
 GROUP_SIZE = 4
 EVALUATION_TASKS = 2
@@ -48,9 +49,9 @@ def smoke_words(
     typed = typed_flags(all_flags, parser)
     values = {name: value for name, value in parsed_values(parsed, names).items() if name in typed}
     try:
-        # The schedule needs no data, so the data are not read here, and read once in all. ``labelled`` and ``ramp``
-        # are about data, and would be refused without.
-        without_data = {name: value for name, value in values.items() if name not in ("labelled", "ramp")}
+        # The schedule needs no data, so the data are not read here, and read once in all. What is about data would be
+        # refused without.
+        without_data = {name: value for name, value in values.items() if name not in ABOUT_DATA}
         schedule = build(**without_data).schedule
     except ConfigError:  # a recipe that needs its data to be built
         schedule = make_with_data(parsed, values).schedule

@@ -22,6 +22,7 @@ from cotrain.core.verbosity import count_of
 from cotrain.prompts.templates import fields_of
 from cotrain.rollout.role import Role
 
+RAMP = "ramp"  # name of the store of an adaptive ramp (``data/curriculum.py: AdaptiveRamp``)
 OPTIONAL_SPLITS = ("ood_length", "ood_template")  # splits that are measured only if a source has them
 
 
@@ -113,12 +114,21 @@ class Recipe:
                 f"policy {unused[0]!r} is used by no role and no objective; leave it out", code="E_POLICY_UNUSED"
             )
 
-    def share_at(self, step: int) -> float:
-        """The share of the training problems, from the first one on, among which a step draws; 1.0 without a ramp."""
-        share_at = getattr(self.tasks, "share_at", None)  # only sources with a ramp have it (``data/curriculum.py``)
-        if share_at is None:
+    @property
+    def has_ramp(self) -> bool:
+        """Whether training problems are ordered from easy to hard (``data/curriculum.py``)."""
+        return hasattr(self.tasks, "share_at")
+
+    def share_at(self, step: int, stores: Mapping[str, Store]) -> float:
+        """The share of the training problems, from the first one on, among which a step draws; 1.0 without a ramp.
+        ``stores``: those of the run, as they are when it draws."""
+        if not self.has_ramp:
             return 1.0
-        return share_at(step, self.horizon or self.steps)
+        adaptive_ramp: Any = stores.get(RAMP)
+        if adaptive_ramp is not None:
+            return adaptive_ramp.share
+        ramped_tasks: Any = self.tasks
+        return ramped_tasks.share_at(step, self.horizon or self.steps)
 
     @property
     def leading_objective(self) -> str:
@@ -314,8 +324,14 @@ def _check_phases(recipe: Recipe) -> None:
 
 
 def _check_stores(recipe: Recipe) -> None:
-    """Raise ConfigError for a store without the methods of one."""
+    """Raise ConfigError for a store without the methods of one, and for another one by the name of the ramp's."""
     for name, store in recipe.stores.items():
+        if name == RAMP and not hasattr(store, "share"):
+            raise ConfigError(
+                f"recipe {recipe.name!r}: a store named {RAMP!r} holds the share of a ramp, and this one is a "
+                f"{type(store).__name__}; give it another name",
+                code="E_STORE_NAME",
+            )
         if not callable(getattr(store, "with_episodes", None)):
             kind = type(store).__name__
             expected = "one with the methods of cotrain.rollout.stores, such as TaskPool()"

@@ -26,7 +26,7 @@ from cotrain.config.edits import with_policies
 from cotrain.config.evaluation import Evaluation, ImplicitReward
 from cotrain.config.large_model_defaults import LARGE_MICRO_TOKENS, large_policies, size_defaults
 from cotrain.config.policies import Learning, LrDecay, Policy, Weights, adapter, frozen, trainable
-from cotrain.config.recipe import Objective, Origin, Recipe
+from cotrain.config.recipe import RAMP, Objective, Origin, Recipe
 from cotrain.config.schedule import Schedule
 from cotrain.core.arguments import Argument, Weight, bound_arguments, check_argument, hints_of, kind_in_file
 from cotrain.core.errors import ConfigError, UnknownName
@@ -54,6 +54,7 @@ class RunConfig:
     tasks: TaskSource | None = None  # the problems; None: word problems
     labelled: str | int | None = None  # problems with labels: 16, 10%, words:2-3, easy.jsonl; test:64 has none
     ramp: str | None = None  # train from easy to hard, by the samples of a model: suite-NAME.jsonl of `cotrain eval`
+    target_solve_rate: float | None = None  # with ramp: harder problems while more is solved; by default by the step
     audits: int | None = None  # problems without labels whose truth metrics look up at each step; by default all
     tasks_per_step: int = 16  # problems drawn at each step
     group_size: int = 8  # solutions of a problem, which are compared with each other
@@ -108,6 +109,12 @@ class RunConfig:
         """``tasks``, by default word problems; ordered from easy to hard with ``ramp``; partly without labels with
         ``labelled``."""
         source = study_problems() if self.tasks is None else self.tasks
+        if self.target_solve_rate is not None and self.ramp is None:
+            raise ConfigError(
+                f"target_solve_rate {self.target_solve_rate} is that of a ramp, and there is none; add ramp, a file of "
+                "samples that orders the problems, or leave it out",
+                code="E_TARGET_SOLVE_RATE_WITHOUT_RAMP",
+            )
         if self.ramp is not None:
             from cotrain.data.curriculum import with_ramp
 
@@ -176,8 +183,19 @@ class RunConfig:
             refill=self.refill,
             audits=self.audits,
             evaluate_every=self.evaluate_every,
-            stores=stores or {},
+            stores=self._with_adaptive_ramp(stores or {}, objectives),
         )
+
+    def _with_adaptive_ramp(
+        self, stores: Mapping[str, Store], objectives: Mapping[str, Objective]
+    ) -> Mapping[str, Store]:
+        """The stores, and with ``target_solve_rate`` the share of its ramp, which the first objective's roles move."""
+        if self.target_solve_rate is None:
+            return stores
+        from cotrain.data.curriculum import AdaptiveRamp
+
+        first = next(iter(objectives.values()))
+        return {RAMP: AdaptiveRamp(target=self.target_solve_rate, roles=first.roles), **stores}
 
     def _with_temperature(self, role: Role) -> Role:
         if self.temperature is None:

@@ -10,7 +10,8 @@ Each key is declared once, with its type: a string in a key's place, or a value 
 file has the keys that several files share; a method declares its own next to its protocol. Metadata and findings
 become plain JSON in the ledger.
 
-Telemetry and evaluation read notes; algorithms never do. Metadata that is a number or a boolean becomes the metric
+Telemetry and evaluation read notes; algorithms never do. What an adaptive ramp draws follows one, whether answers are
+right (``data/curriculum.py``). Metadata that is a number or a boolean becomes the metric
 ``{role}/metadata/{name}`` (``docs/metrics.md``), unless its key is ``measured``: such keys have metrics of their own.
 """
 

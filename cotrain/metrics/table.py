@@ -58,6 +58,16 @@ RUN = (
             "right answers",
     ),
     Metric(
+        key="ramp/share", label="share of the problems, on the ramp",
+        meaning="share of the training problems, the easiest first, among which the next problems are drawn; with "
+            "`--ramp` alone",
+    ),
+    Metric(
+        key="ramp/solve_rate", label="solve rate, for the ramp", trend="near `--target-solve-rate`",
+        meaning="share of the step's graded answers that are right, of the roles of the first objective; of the step "
+            "before where none was graded; with `--target-solve-rate` alone",
+    ),
+    Metric(
         key="broken_off", label="episodes broken off", better=-1, at=BOTH, headline=MAIN, healthy=(0, 0),
         meaning="share of episodes that the protocol broke off; the other figures leave them out; absent where there "
             "are none",

@@ -34,11 +34,12 @@ TREND = 12  # bars of a spark line: the table fits 80 columns
 COLUMNS = ("accuracy", "balanced_accuracy")
 WELL_FORMED = 0.95  # a higher mean reward for the format is not shown
 SHORT_NAMES = {"accuracy": "right", "balanced_accuracy": "bal. acc."}
-LEARNING_FIGURES = {  # metric of an objective → (its label, whether it is a share)
+LEARNING_FIGURES = {  # metric of an objective, or of the ramp → (its label, whether it is a share)
     "process/pair_accuracy": ("answers in order by process rewards", True),
     "pair_accuracy": ("pairs in order", True),
     "margin": ("margin", False),
     "explained_variance": ("explained variance", False),
+    "share": ("share of the problems", True),
 }
 
 

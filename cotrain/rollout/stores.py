@@ -5,7 +5,8 @@ it was when the step began; so no episode sees what another one of its step has 
 nothing. What enters it is written on turns, as findings (``MINTED``, ``REPLAYED``), and read from the step's traces in
 address order when the step is over. A store is part of every checkpoint.
 
-``TaskPool`` is the one store so far. A problem enters once: its signature tells it from those that are there, and a
+``TaskPool`` is the one store that protocols are passed so far (``data/curriculum.py`` has one that decides which
+problems are drawn). A problem enters once: its signature tells it from those that are there, and a
 replay only brings its record up to date.
 """
 

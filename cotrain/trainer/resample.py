@@ -32,10 +32,11 @@ ROUNDS = 2**20  # more than a step can have: places of a step's own in the strea
 
 
 def with_replacements(
-    recipe: Recipe, step: int, seed: int, tasks: Sequence[Task], collect: CollectTasks
+    recipe: Recipe, step: int, seed: int, tasks: Sequence[Task], collect: CollectTasks, *, share: float = 1.0
 ) -> tuple[Episode, ...]:
     """The episodes of a step's ``tasks`` and those of the problems that replace what has no spread: one with a label
-    where that has one. ``seed``: the run's, by which they are drawn."""
+    where that has one. ``seed``: the run's, by which they are drawn. ``share``: that of the problems, from the first
+    one on, among which the step draws."""
     objective = recipe.objectives[recipe.leading_objective]
     episodes = collect(tasks)
     newest = episodes
@@ -47,16 +48,16 @@ def with_replacements(
         first = len(collected)
         drawn = first - len(tasks)  # replacements so far, in this step's own part of the stream
         for place, old in enumerate(flat, step * ROUNDS + drawn):
-            collected.append(_replacement_of(old, recipe, step, seed, place))
+            collected.append(_replacement_of(old, recipe, seed, place, share))
         newest = collect(collected[first:], first)
         episodes = (*episodes, *newest)
     return episodes
 
 
-def _replacement_of(old: Task, recipe: Recipe, step: int, seed: int, place: int) -> Task:
+def _replacement_of(old: Task, recipe: Recipe, seed: int, place: int, share: float) -> Task:
     """The problem at this place of the stream of replacements: with a label where ``old`` has one."""
     split = "train" if old.labelled else UNLABELLED
-    task = train_task(recipe.tasks, seed, "refill", place, split, recipe.share_at(step))
+    task = train_task(recipe.tasks, seed, "refill", place, split, share)
     if old.labelled or recipe.audits is None:
         return task
     return replace(task, gradable=False)  # only the audited problems of the step itself are graded

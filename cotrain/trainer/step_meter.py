@@ -123,6 +123,10 @@ class StepMeter:
         for name, store in stores.items():
             self._row |= {f"{name}/{key}": value for key, value in store.metrics().items()}
 
+    def add_share(self, share: float) -> None:
+        """On a ramp, the next problems are drawn among this share of all."""
+        self._row["ramp/share"] = share
+
     def finish(self, tokens: int) -> StepResult:
         """The result of the step, once it is over. ``tokens``: sampled in training so far."""
         # A policy that learned in several turns did not skip the step, though one of its turns may have had no samples.

@@ -28,7 +28,7 @@ from cotrain.algorithms.policy_loss import LOOSE, with_ratio_bounds
 from cotrain.algorithms.samples import sample_of, token_limit
 from cotrain.config.evaluation import held_out
 from cotrain.config.policies import samples_in_int8
-from cotrain.config.recipe import Objective, Recipe
+from cotrain.config.recipe import RAMP, Objective, Recipe
 from cotrain.config.schedule import Phase, stream_of, train_task
 from cotrain.core.seeding import rng_of, seed_of
 from cotrain.core.statistics import Estimate
@@ -233,6 +233,8 @@ class CoTrainer:
         self.rollouts.drop_oldest()  # those of this step, which until here were kept for a checkpoint
         self.stores = {name: store.with_episodes(rollouts.episodes, step) for name, store in self.stores.items()}
         meter.add_stores(self.stores)
+        if self.recipe.has_ramp:
+            meter.add_share(self.recipe.share_at(step + 1, self.stores))
         self.tokens += count_sampled_tokens(rollouts.episodes, self.policies)
         result = meter.finish(self.tokens)
         self.flops += flops_of(result.row)  # from the row, so that a resumed run adds up the same numbers
@@ -281,7 +283,8 @@ class CoTrainer:
         """True if nothing but weights can change the rollouts of this step while the step before it is updated."""
         if step >= self.recipe.steps:
             return False
-        reads_stores = bool(self.recipe.schedule.phase_at(step).stores)  # they grow when the step before is over
+        # Stores grow when the step before is over: those of a protocol, and the share of an adaptive ramp.
+        reads_stores = bool(self.recipe.schedule.phase_at(step).stores) or RAMP in self.stores
         return not reads_stores and not self.policies.any_may_restart
 
     def _blocked_policies(self, step: int) -> Collection[str] | None:
@@ -321,7 +324,8 @@ class CoTrainer:
             if self.recipe.refill and self.recipe.leading_objective in phase.objectives:
                 from cotrain.trainer.resample import with_replacements
 
-                episodes = with_replacements(self.recipe, step, self.seed, tasks, collect)
+                share = self.recipe.share_at(step, self.stores)
+                episodes = with_replacements(self.recipe, step, self.seed, tasks, collect, share=share)
             else:
                 episodes = collect(tasks)
         return counter.result_of(episodes)
@@ -420,7 +424,8 @@ class CoTrainer:
         stream = stream_of(phase, leading)
         tasks_of_phase = {other.name: self._tasks_from(split, other) for other in schedule.phases}
         first = schedule.position_in_stream(step, leading, tasks_of_phase)  # how many earlier steps drew from it
-        share = self.recipe.share_at(step)  # curriculum: only the first ``share`` of the problems; 1.0: all of them
+        # Curriculum: only the first ``share`` of the problems; 1.0: all of them.
+        share = self.recipe.share_at(step, self.stores)
         return [
             train_task(self.recipe.tasks, self.seed, stream, position, split=split, share=share)
             for position in range(first, first + tasks_of_phase[phase.name])

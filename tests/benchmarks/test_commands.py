@@ -23,6 +23,7 @@ QUICK = {  # words → in the folder of the test; MODEL is a model of random wei
     "audit_alarm": "--drawn --draws 1",
     "ceilings": "--quick --threads 1",
     "spin_after_sft": f"{TINY} --problems 2",
+    "curriculum_ramp": "problems problems.jsonl",
     "habit_rates": f"{TINY} --problems 2 --lengths 2 2 --temperatures 1.0",
     "products": "--rows 8 --seconds 0.01",
     "proposals": "--problems 2 --source 2 2",

@@ -60,7 +60,7 @@ def test_a_run_goes_from_easy_to_hard(files):
         assert set(of_step) <= set(numbers[: math.ceil(share_at(step, 20) * len(numbers))]), step
     assert max(drawn[0]) <= numbers[3] and max(max(of_step) for of_step in drawn[10:]) > numbers[-4]
     again = find_recipe("grpo")(tasks=source, **arguments)
-    assert again.share_at(0) == 1.0 and again.tasks is source
+    assert again.share_at(0, {}) == 1.0 and again.tasks is source
 
 
 def test_what_is_refused(files):
