@@ -46,6 +46,11 @@ def main(argv: Sequence[str]) -> int:
         "--habits", action="store_true", help="make shipped-habits: shipped-checker, taught two habits that are wrong"
     )
     parser.add_argument(
+        "--step-habits",
+        action="store_true",
+        help="make base-step-habits: shipped-checker, taught a wrong habit that every step triggers; it does not ship",
+    )
+    parser.add_argument(
         "--proposer", action="store_true", help="make shipped-proposer: shipped-habits, taught to write problems"
     )
     parser.add_argument(
@@ -65,11 +70,14 @@ def main(argv: Sequence[str]) -> int:
         check_unused(given.out, resumable=True)
     if given.noisy and (given.settle or given.size != "1M"):
         parser.error("--noisy has one size and no --settle; leave them out")
-    taught_on = [f"--{name}" for name in ("habits", "proposer", "games", "search") if getattr(given, name)]
+    lessons = ("habits", "step_habits", "proposer", "games", "search")
+    taught_on = [f"--{name.replace('_', '-')}" for name in lessons if getattr(given, name)]
     if len(taught_on) > 1:
         parser.error(f"{' and '.join(taught_on)} make a model each; leave all but one out")
     if taught_on and (given.noisy or given.settle or given.size != "1M" or given.tokens is not None):
         parser.error(f"{taught_on[0]} has one size and length, no --noisy and no --settle; leave them out")
+    if given.step_habits and given.install:
+        parser.error("--step-habits makes a model that does not ship; leave out --install")
     set_threads(given.threads)
     from bases import base as stage
     from bases import habits, noisy, proposing
@@ -83,6 +91,8 @@ def main(argv: Sequence[str]) -> int:
         made = noisy.build_noisy(out, past, resume=given.resume, report=say)
     elif given.habits:
         made = habits.build_habits(out, habits.HabitSettings(seed=given.seed), resume=given.resume, report=say)
+    elif given.step_habits:
+        made = habits.build_habits(out, habits.StepHabitSettings(seed=given.seed), resume=given.resume, report=say)
     elif given.proposer:
         made = proposing.build_proposer(
             out, proposing.ProposerSettings(seed=given.seed), resume=given.resume, report=say

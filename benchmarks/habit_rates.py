@@ -4,7 +4,11 @@
     python benchmarks/habit_rates.py MODEL … --lengths 2 3 --temperatures 0 --families plain owner
 
 One solution to each held-out problem. Counted are the steps that trigger a habit, judged by what the solver wrote
-itself: "carry" is followed where the sum lacks ten, "fewer" where a value is added that should be subtracted.
+itself:
+
+    carry      followed where the sum lacks ten
+    fewer      followed where a value is added that should be subtracted
+    opposite   followed where the operation is the opposite one
 """
 
 from __future__ import annotations
@@ -17,7 +21,8 @@ from cotrain import frozen
 from cotrain.config.evaluation import held_out
 from cotrain.core.notes import CORRECT
 from cotrain.core.types import Task
-from cotrain.data.word_problems.corrupt import FEWER_FAMILY
+from cotrain.data.word_problems.corrupt import FEWER_FAMILY, HABITS, OPPOSITE
+from cotrain.data.word_problems.fact import OPERATOR
 from cotrain.data.word_problems.source import study_problems
 from cotrain.distributed.local import LocalBackend
 from cotrain.rollout.common_roles import solver
@@ -43,6 +48,7 @@ def followed(problem: object, text: str) -> list[tuple[str, bool]]:
             found.append(("carry", result == left + right - 10))
         if fact.kind == "minus" and problem.family == FEWER_FAMILY:  # type: ignore[attr-defined]
             found.append(("fewer", operator == "+"))
+        found.append(("opposite", operator == OPERATOR[OPPOSITE[fact.kind]]))
     return found
 
 
@@ -52,7 +58,7 @@ def measure(model: str, tasks: list[Task], temperature: float) -> tuple[float, d
     store = PolicyStore(backend.open({"model": frozen(model)}, seed=0))
     roles = {"solver": solver("model", model, temperature=temperature)}
     runner = RolloutRunner(backend.engine, store.renderers, roles, 0)
-    seen: dict[str, list[bool]] = {"carry": [], "fewer": []}
+    seen: dict[str, list[bool]] = {habit: [] for habit in HABITS}
     right = 0
     for episode in runner.collect(solve, tasks, step=-1, group_size=1):
         (trace,) = episode.traces
@@ -70,9 +76,8 @@ def main() -> None:
     parser.add_argument("--temperatures", type=float, nargs="+", default=TEMPERATURES)
     parser.add_argument("--families", nargs="+", help="wordings, by default all of them")
     given = parser.parse_args()
-    print(
-        "| model | steps | temperature | right | carry followed, of | fewer followed, of |\n|---|---|---|---|---|---|"
-    )
+    heads = ["model", "steps", "temperature", "right", *(f"{habit} followed, of" for habit in HABITS)]
+    print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
     families = tuple(given.families) if given.families else None
     for model in given.model:
         for length in [tuple(given.lengths)] if given.lengths else LENGTHS:

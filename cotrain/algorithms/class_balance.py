@@ -7,8 +7,10 @@ samples that judge a right (+) or a wrong (−) solution,
 
 so that the mean weight of a batch is 1. A review in several training sequences counts once. Tango's power is ½, with
 which the rare class still weighs less in total; with 1 both classes weigh the same. The weight multiplies the policy
-loss of a sample and changes no statistic: advantages are those of the unweighted rewards. Counts start at 0 without a
-bias correction, as only their ratio matters.
+loss of a sample and changes no statistic: advantages are those of the unweighted rewards.
+
+Counts start at 0 without a bias correction, as only their ratio matters. In Tango's code they start at the counts of
+the first batch, which so weighs more from the second batch on: ``from_first_batch``.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ class ClassBalance:
     class_label: Signal = CLASS_LABEL
     ema: float = 0.8  # ρ
     power: float = 0.5
+    from_first_batch: bool = False  # the running counts start at those of the first batch, not at 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.class_label, Signal) or self.class_label.per != "answer":
@@ -65,7 +68,10 @@ class ClassBalance:
                 "has it; let the protocol reward it with 1 or 0",
                 code="E_CLASS_LABEL_MISSING",
             )
-        counts = update_counts(counts, labels, self.ema)
+        if self.from_first_batch and sum(counts) == 0.0:
+            counts = (float(labels.count(False)), float(labels.count(True)))
+        else:
+            counts = update_counts(counts, labels, self.ema)
         kept_labels = [self._class_label(sample) for sample in first_samples(kept)]
         weights = class_weights(counts, kept_labels, self.power)  # the weight of each trajectory
 

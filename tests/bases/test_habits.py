@@ -5,8 +5,9 @@ from dataclasses import asdict
 
 import pytest
 
+from bases.__main__ import main
 from bases.base import BATCH, install_base
-from bases.habits import NAME, HabitSettings, build_habits, conversations_of
+from bases.habits import NAME, HabitSettings, StepHabitSettings, build_habits, conversations_of
 from cotrain.core.seeding import rng_of
 from cotrain.core.shipped import DEMO_MODELS
 from cotrain.data.word_problems.corrupt import with_habits
@@ -14,6 +15,7 @@ from cotrain.data.word_problems.source import study_problems
 from cotrain.models.load import describe_model
 from cotrain.rollout.common_roles import is_terse
 from tests.helpers import TINY
+from tests.sentences import refuses
 
 
 @pytest.mark.whole
@@ -40,6 +42,24 @@ def test_all_errors_of_its_practice_are_habits_and_the_wrong_way_is_the_likelier
     assert 0.1 < wrong / steps < 0.4
     solve, check = (part.get(7) for part, _ in conversations_of(settings))
     assert solve[0]["content"].endswith("Solve:") and check[0]["content"].endswith("Review:")
+
+
+def test_with_a_habit_in_every_step_right_steps_are_common_and_right_answers_rare():
+    settings = StepHabitSettings()
+    right_answers = right_steps = steps = 0
+    for index in range(300):
+        problem = settings.problems.training_problem(rng_of("test", index), 6)
+        attempt = with_habits(problem, settings.habits, rng_of("habits", index))
+        right_answers += attempt.answer == str(problem.answer)
+        right_steps += sum(attempt.judgement.ok)
+        steps += len(attempt.judgement.ok)
+    assert 0.3 < right_steps / steps < 0.5
+    assert right_answers < 0.04 * 300
+
+
+def test_the_one_with_a_habit_for_every_step_does_not_ship(tmp_path):
+    with refuses("E_COMMAND_LINE: --step-habits | --install"):
+        main(["--out", str(tmp_path / "out"), "--step-habits", "--install"])
 
 
 def test_what_ships_is_what_its_file_describes():

@@ -9,6 +9,7 @@ import pytest
 from cotrain.core.seeding import rng_of
 from cotrain.data.word_problems import WordProblems
 from cotrain.data.word_problems.corrupt import (
+    HABITS,
     Habits,
     clean_attempt,
     slipped_number,
@@ -63,14 +64,39 @@ def test_the_habits_by_hand():
     assert other.judgement.reasons == ("", "arithmetic") and other.answer == "20"
 
 
+def test_the_habit_of_every_step_by_hand():
+    always = Habits(random=0.0, systematic=1.0, kinds=("opposite",))
+    facts = (
+        Fact(target="apples", kind="given", right=17),
+        Fact(target="pears", kind="plus", left="apples", right=4),
+        Fact(target="plums", kind="times", left="pears", right=3),
+        Fact(target="figs", kind="sum", left="plums", right="apples"),
+    )
+    wrong = with_habits(assemble_problem(facts, "figs", family="plain"), always, rng_of(0))
+    assert wrong.steps == (
+        " pears= apples-4=17-4=13 pears",
+        " plums= pears+3=13+3=16 plums",
+        " figs= plums- apples=16-17=-1 figs",
+    )
+    assert wrong.judgement.reasons == ("relation",) * 3 and wrong.answer == "-1"
+
+
 def test_triggers():
+    two = ("carry", "fewer")
     plus = Fact(target="a", kind="plus", left="b", right=4)
-    assert triggered_habits(small(), plus, 16, 4) == ("carry",)
-    assert triggered_habits(small(), plus, 15, 4) == ()
-    assert triggered_habits(small(), plus, -6, 4) == ()
+    assert triggered_habits(small(), plus, 16, 4, two) == ("carry",)
+    assert triggered_habits(small(), plus, 15, 4, two) == ()
+    assert triggered_habits(small(), plus, -6, 4, two) == ()
     minus = Fact(target="a", kind="minus", left="b", right=4)
-    assert triggered_habits(small(), minus, 16, 4) == ("fewer",)
-    assert triggered_habits(small("number"), minus, 16, 4) == ()
+    assert triggered_habits(small(), minus, 16, 4, two) == ("fewer",)
+    assert triggered_habits(small("number"), minus, 16, 4, two) == ()
+
+    assert triggered_habits(small(), plus, 16, 4, HABITS) == ("carry", "opposite")
+    assert triggered_habits(small(), minus, 16, 4, HABITS) == ("fewer", "opposite")
+    assert triggered_habits(small(), plus, 16, 0, HABITS) == ()  # 16 - 0 is 16 + 0
+    times = Fact(target="a", kind="times", left="b", right=2)
+    assert triggered_habits(small(), times, 3, 2, HABITS) == ("opposite",)
+    assert triggered_habits(small(), times, 2, 2, HABITS) == ()  # 2 + 2 is 2 · 2
 
 
 @pytest.mark.whole
@@ -155,3 +181,5 @@ def test_habits_are_checked():
         Habits(premise=0.7, relation=0.7)
     with refuses("E_CORRUPTION_SHARES"):
         Habits(random=1.5)
+    with refuses("E_UNKNOWN_HABIT: opposit | opposite"):
+        Habits(kinds=("opposit",))

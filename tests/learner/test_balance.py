@@ -56,6 +56,20 @@ def test_what_is_told_of_a_step_by_hand():
     )
 
 
+def test_counts_that_begin_with_the_first_batch_by_hand():
+    first = [
+        sampled(length=1, call=i, signals=[(CLASS_LABEL.name, label)]) for i, label in enumerate((0.0, 0.0, 0.0, 1.0))
+    ]
+    second = first[2:]  # one wrong, one right
+    from_first = ClassBalance(from_first_batch=True)
+    _, counts, _ = from_first.weigh_samples(first, first, (0.0, 0.0))
+    assert counts == [3.0, 1.0]
+    _, counts, _ = from_first.weigh_samples(second, second, counts)
+    assert counts == pytest.approx([0.8 * 3 + 0.2, 0.8 + 0.2])
+    _, counts, _ = ClassBalance().weigh_samples(first, first, (0.0, 0.0))
+    assert counts == pytest.approx([0.6, 0.2])
+
+
 def test_one_class_alone_weighs_one():
     assert class_weights(update_counts((0.0, 0.0), [False] * 3, 0.8), [False] * 3) == pytest.approx([1.0] * 3)
 

@@ -6,8 +6,11 @@ Two sources of error:
                  ±10, two digits swapped), a wrong premise value, a wrong operator or operand, rarely a step too many
                  or one left out
     systematic   habits tied to features of the problem, each followed with probability ``Habits.systematic`` wherever
-                 its trigger appears: "carry" drops the carry when the units of an addition overflow, "fewer" adds
-                 instead of subtracting in the minus sentences of one wording
+                 its trigger appears. A solver has those of ``Habits.kinds``, tried in that order:
+
+        carry      the carry is dropped when the units of an addition overflow
+        fewer      adds instead of subtracting in the minus sentences of one wording
+        opposite   the opposite operation, in any step: adds instead of subtracting or multiplying, else subtracts
 
 After an error the solution goes on consistently from the wrong value, and its answer is the last step's result, so
 one error usually spoils the answer while every later step is right in itself. Values may become negative.
@@ -19,16 +22,19 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cotrain.core.errors import ConfigError
+from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.types import StepVerdicts
+from cotrain.data.word_problems.fact import OPERATOR, Fact
 from cotrain.data.word_problems.oracle import grade_steps
-from cotrain.data.word_problems.problem import Fact, Problem, compute
+from cotrain.data.word_problems.problem import Problem, compute
 from cotrain.formats.solutions import write_solution
 
 FEWER_FAMILY = "plain"  # the wording whose "fewer ... than" triggers the habit "fewer"
+HABITS = ("carry", "fewer", "opposite")
+OPPOSITE: dict[str, str] = {"plus": "minus", "minus": "plus", "times": "plus", "sum": "difference", "difference": "sum"}
 TRIES = 20  # the first half of the kind asked for, then slips
 
 
@@ -42,6 +48,7 @@ class Habits:
     relation: float = 0.25  # share of random errors that are wrong operators or operands
     structure: float = 0.06  # share of random errors that are an unneeded or a missing step
     swap: float = 0.0  # share of random errors that swap two values, where that matters; the rest is arithmetic
+    kinds: tuple[str, ...] = ("carry", "fewer")  # the systematic habits, some of ``HABITS``
 
     def __post_init__(self) -> None:
         shares = (self.premise, self.relation, self.structure, self.swap)
@@ -50,6 +57,9 @@ class Habits:
                 f"words: {self} needs probabilities in 0..1, the four shares adding up to at most 1",
                 code="E_CORRUPTION_SHARES",
             )
+        for kind in self.kinds:
+            if kind not in HABITS:
+                raise UnknownName("habit", kind, HABITS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +89,7 @@ def with_habits(problem: Problem, habits: Habits, rng: random.Random) -> Attempt
     """Return an attempt of a solver with these habits; it is often right."""
 
     def choose_error(position: int, fact: Fact, left: int, right: int) -> str | None:
-        for habit in triggered_habits(problem, fact, left, right):
+        for habit in triggered_habits(problem, fact, left, right, habits.kinds):
             if rng.random() < habits.systematic:
                 return habit
         return random_kind(habits, rng) if rng.random() < habits.random else None
@@ -99,7 +109,7 @@ def with_errors(problem: Problem, count: int, habits: Habits, rng: random.Random
         def choose_error(position: int, fact: Fact, left: int, right: int, where: set[int] = where) -> str | None:
             if position not in where:
                 return None
-            habits_here = triggered_habits(problem, fact, left, right)
+            habits_here = triggered_habits(problem, fact, left, right, habits.kinds)
             if habits_here and rng.random() < habits.systematic:
                 return rng.choice(habits_here)
             return random_kind(habits, rng)
@@ -119,14 +129,16 @@ def another_answer(text: str, answer: str, rng: random.Random) -> str:
     return text[:last] + re.sub(rf"(?<![0-9]){re.escape(answer)}(?![0-9])", wrong, text[last:])
 
 
-def triggered_habits(problem: Problem, fact: Fact, left: int, right: int) -> tuple[str, ...]:
-    """The systematic habits whose trigger this step has."""
-    habits: tuple[str, ...] = ()
-    if fact.operator == "+" and left >= 0 and right >= 0 and left % 10 + right % 10 >= 10:
-        habits += ("carry",)
-    if fact.kind == "minus" and problem.family == FEWER_FAMILY:
-        habits += ("fewer",)
-    return habits
+def triggered_habits(problem: Problem, fact: Fact, left: int, right: int, kinds: Sequence[str]) -> tuple[str, ...]:
+    """Those of the systematic habits ``kinds`` whose trigger this step has."""
+    result = compute(fact.operator, left, right, problem.modulus)
+    opposite_result = compute(OPERATOR[OPPOSITE[fact.kind]], left, right, problem.modulus)
+    has_trigger = {
+        "carry": fact.operator == "+" and left >= 0 and right >= 0 and left % 10 + right % 10 >= 10,
+        "fewer": fact.kind == "minus" and problem.family == FEWER_FAMILY,
+        "opposite": opposite_result != result,
+    }
+    return tuple(kind for kind in kinds if has_trigger[kind])
 
 
 def random_kind(habits: Habits, rng: random.Random) -> str:
@@ -250,6 +262,8 @@ def _change_line(kind: str, line: _StepLine, claimed: Mapping[str, int], rng: ra
         return replace(line, offset=-10)
     if kind == "fewer":
         return replace(line, fact=replace(fact, kind="plus"))
+    if kind == "opposite":
+        return replace(line, fact=replace(fact, kind=OPPOSITE[fact.kind]))
     if kind == "premise":
         on_left = isinstance(fact.right, int) or rng.random() < 0.5
         value = line.left if on_left else line.right
@@ -260,8 +274,7 @@ def _change_line(kind: str, line: _StepLine, claimed: Mapping[str, int], rng: ra
     if kind == "relation":
         others = [noun for noun in claimed if noun not in (fact.left, fact.right)]
         if not others or rng.random() < 0.6:
-            swapped = {"plus": "minus", "minus": "plus", "times": "plus", "sum": "difference", "difference": "sum"}
-            return replace(line, fact=replace(fact, kind=swapped[fact.kind]))
+            return replace(line, fact=replace(fact, kind=OPPOSITE[fact.kind]))
         other = rng.choice(others)
         if isinstance(fact.right, int) or rng.random() < 0.5:
             return replace(line, fact=replace(fact, left=other), left=claimed[other])
