@@ -25,7 +25,6 @@ have 8 answers, theirs 16. Their outer loop is not public; this one is from the 
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Mapping
 from dataclasses import replace
@@ -84,7 +83,7 @@ async def rate_solution(task: Task, roles: Roles, solution: Turn, *, reference: 
     if rating.failed:
         return rating
     rating.add_finding(FINAL, rating.score > 0.0)
-    rating.add_finding(SCORE, score_probability(rating.score))
+    rating.add_finding(SCORE, rating.score_probability)
     rating.add_metadata(CORRECT, CORRECT.require(solution))
     return rating
 
@@ -117,7 +116,7 @@ async def solve_and_rate(
         if pay == "rule":
             solution.reward(PROXY, float(is_accepted))
         elif not rating.failed:
-            solution.reward(PROXY, score_probability(rating.score))
+            solution.reward(PROXY, rating.score_probability)
         if learn == "all":
             rating.reward(LABEL, float(is_accepted))
     if learn != "pair" or not accepted_solutions:
@@ -149,11 +148,6 @@ async def corrupt_solution(task: Task, roles: Roles, solution: Turn, negatives: 
 def write_over(fields: Mapping[str, Any], rng: random.Random) -> str:
     """The policy of the role ``corruptor``: it writes another answer over the right one."""
     return another_answer(str(fields["solution"]), str(fields["answer"]), rng)
-
-
-def score_probability(score: float) -> float:
-    """σ(score), without overflow."""
-    return 0.5 * (1.0 + math.tanh(0.5 * score))
 
 
 @recipe

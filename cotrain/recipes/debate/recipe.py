@@ -28,11 +28,10 @@ from typing import Literal
 from cotrain import (
     ConfigError,
     Objective,
-    Phase,
     Recipe,
     Role,
     RunConfig,
-    alternate,
+    constant_schedule,
     frozen,
     measure_solver,
     recipe,
@@ -109,10 +108,10 @@ def debate(
         consultancy=consultancy,
         turns=turns,
     )
-    phase = Phase(
+    schedule = constant_schedule(
+        partial(protocol, samples=run.group_size, leaves=leaves),
+        "debater",
         name="debate",
-        protocol=partial(protocol, samples=run.group_size, leaves=leaves),
-        objectives=("debater",),
         group_size=1,  # the protocol samples a group of speeches itself
     )
 
@@ -126,7 +125,7 @@ def debate(
         policies=policies,
         roles=roles,
         objectives={"debater": branches.objective(run, "alice", "bob")},
-        schedule=alternate(phase, ratio=(1,)),
+        schedule=schedule,
         evaluate=protocol,
         measures=tuple(measures),
     )

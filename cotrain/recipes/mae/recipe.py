@@ -30,7 +30,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from cotrain import ConfigError, Objective, Phase, Recipe, RunConfig, alternate, frozen, measure_solver, recipe
+from cotrain import ConfigError, Objective, Recipe, RunConfig, constant_schedule, frozen, measure_solver, recipe
 from cotrain.algorithms.grpo import ReinforcePP
 from cotrain.core.arguments import Weight
 from cotrain.core.verbosity import print_note
@@ -103,8 +103,8 @@ def mae(
         oracle=judge == "oracle",
         reader=reader,
     )
-    # The protocol itself samples each group of answers, so a phase draws every task once.
-    phase = Phase(name="play", protocol=protocol, objectives=tuple(objectives), group_size=1, stores=("pool",))
+    # The protocol itself samples each group of answers, so a step draws every task once.
+    schedule = constant_schedule(protocol, *objectives, name="play", group_size=1, stores=("pool",))
 
     measures: list[Measure] = [measure_solver("solver", 8)]
     if reader.works_out:
@@ -117,7 +117,7 @@ def mae(
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=alternate(phase, ratio=(1,)),
+        schedule=schedule,
         evaluate=partial(examine_all, votes=votes, reader=reader),
         measures=tuple(measures),
         stores={"pool": TaskPool(cap=cap)},

@@ -23,7 +23,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from cotrain import Phase, Recipe, RunConfig, alternate, frozen, measure_solver, program, recipe
+from cotrain import Recipe, RunConfig, constant_schedule, frozen, measure_solver, program, recipe
 from cotrain.core.arguments import Share, Weight, at_least
 from cotrain.metrics.heldout import measure_metadata, measure_verifier
 from cotrain.recipes.debate.debates import HIT
@@ -88,10 +88,10 @@ def debate_solve(
         jury=votes if judge == "frozen" else 0,
         critic=speaker,
     )
-    phase = Phase(
+    schedule = constant_schedule(
+        partial(protocol, samples=run.group_size),
+        *objectives,
         name="debate",
-        protocol=partial(protocol, samples=run.group_size),
-        objectives=tuple(objectives),
         group_size=1,  # the protocol samples a group of solutions or speeches itself
     )
 
@@ -107,7 +107,7 @@ def debate_solve(
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=alternate(phase, ratio=(1,)),
+        schedule=schedule,
         evaluate=protocol,
         measures=(measure_solver("solver", 8), measure_verifier("judge"), measure_metadata("bob", HIT)),
     )
