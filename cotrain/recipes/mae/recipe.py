@@ -51,7 +51,7 @@ def mae(
     truth: float = 0.0,  # share of the truth in the judge's reward
     quality: float = 0.7,  # least score of a question that enters the pool
     votes: int = 1,  # scores of one text
-    shown: float = 0.5,  # how often the proposer sees a problem of the pool, from 0 to 1
+    example_rate: float = 0.5,  # how often the proposer sees a problem of the pool, from 0 to 1
     entropy: Weight = 0.001,  # weight of the entropy bonus of each role
     cap: int = 16384,  # problems that the pool holds
     gate: str | Check | None = None,  # works a question out, to measure: my_file.py:function, of a problem
@@ -66,7 +66,7 @@ def mae(
             )
         print_note(f"mae: {what}: whether questions are valid, and answers to them right, is not measured")
     common_roles.check_taught("mae", run.model)
-    shares = {"truth": truth, "quality": quality, "shown": shown}
+    shares = {"truth": truth, "quality": quality, "example_rate": example_rate}
     for name, share in shares.items():
         if not 0.0 <= share <= 1.0:
             raise ConfigError(f"mae: {name} is {share}, expected a share from 0 to 1", code="E_SETTING_RANGE")
@@ -98,7 +98,7 @@ def mae(
         samples=run.group_size,
         votes=votes,
         quality=quality,
-        shown_share=shown,
+        example_rate=example_rate,
         truth=truth,
         oracle=judge == "oracle",
         reader=reader,
