@@ -46,6 +46,7 @@ def loss_slope(loss: str, margin: float, beta: float, label: float = 1.0) -> flo
 
 
 def _sigmoid(x: float) -> float:
+    """σ(x), which stays above 0 for margins far below 0, where ``Turn.score_probability`` is 0."""
     if x >= 0.0:
         return 1.0 / (1.0 + math.exp(-x))
     return math.exp(x) / (1.0 + math.exp(x))  # the same, without overflow of exp(−x)

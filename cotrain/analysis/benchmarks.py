@@ -76,7 +76,7 @@ from cotrain.rollout.runner import JointProgress, Roles, RolloutRunner
 from cotrain.rollout.token_calls import tool_name, with_tool
 from cotrain.rollout.tournament import RATING, hold_tournament
 from cotrain.runs import opening
-from cotrain.runs.check_tools import check_tools
+from cotrain.runs.check_models import check_tools
 from cotrain.runs.choose_formats import (
     AUTO,
     DEFAULT_FORMAT,
@@ -154,13 +154,16 @@ def evaluate_suites(
         for suite_grader in _graders_of(items):
             stack.callback(suite_grader.close)
         options = _with_role_names(recipe, options)
+        for name in items:
+            scoring_roles(name, recipe.roles, options)  # raises here, before a model is loaded
         claim_place(folder.path)  # raises here, before hours of sampling, where nothing can be written
 
         recipe = _with_sampling_of(recipe, options)
         if is_model:
             # A model that was trained by cotrain says in its directory how its roles are to be asked and read.
             options = replace(options, answer_format=as_taught(recipe, options.answer_format, say))
-        recipe = _with_formats(recipe, options, items, is_model=is_model, device=device, say=say)
+        recipe = _with_answer_format(recipe, options, items, is_model=is_model, device=device, say=say)
+        recipe = choose_verdict_format(recipe, options.answer_format, device=device, say=say, look=False)
         trainer = opening.load_trainer(directory, recipe=recipe, device=device)
         runner = trainer.evaluation_runner
         model_by_role = {
@@ -223,20 +226,6 @@ def _with_sampling_of(recipe: Recipe, options: SuiteOptions) -> Recipe:
     return recipe
 
 
-def _with_formats(
-    recipe: Recipe,
-    options: SuiteOptions,
-    items: Mapping[str, SuiteItems],
-    *,
-    is_model: bool,
-    device: str,
-    say: Callable[[str], None],
-) -> Recipe:
-    """The recipe with the formats in which its roles are asked and read, chosen by a few problems of the suites."""
-    recipe = _with_answer_format(recipe, options, items, is_model=is_model, device=device, say=say)
-    return choose_verdict_format(recipe, options.answer_format, device=device, say=say, look=False)
-
-
 def _with_answer_format(
     recipe: Recipe,
     options: SuiteOptions,
@@ -246,7 +235,8 @@ def _with_answer_format(
     device: str,
     say: Callable[[str], None],
 ) -> Recipe:
-    """The recipe with the format of the solver's answers: of a run as it stands, unless the user says how."""
+    """The recipe with the format of the solver's answers, chosen by a few problems of the suites; of a run as it
+    stands, unless the user says how."""
     if not is_model and not options.answer_format.of_answers:
         return recipe
     answer_tasks = [task for suite_items in items.values() for task in suite_items if isinstance(task, Task)]
@@ -362,23 +352,10 @@ def suite_settings(
     options: SuiteOptions,
     model_by_role: dict[str, str],
 ) -> dict[str, Any]:
-    """The settings that the scores depend on, as JSON. Raises UnknownName for a role there is not, ConfigError for one
-    that gives no verdicts."""
+    """The settings that the scores depend on, as JSON. Errors: see ``scoring_roles``."""
     judging = name in JUDGED
-    selecting_roles: list[str] = []  # that select among the samples of a problem
-    if options.samples:
-        selecting_roles = [role for role in (options.verifier, options.comparer) if role in runner.roles]
-    needed = [options.verifier] if judging else [options.solver, *selecting_roles]
     roles = {}
-    for role in needed:
-        if role not in runner.roles:
-            raise UnknownName(f"role (of suite {name!r})", role, runner.roles)
-        spec = runner.roles[role]
-        if spec.parse is None:
-            raise ConfigError(
-                f"suite {name!r}: role {role!r} has no parser and gives nothing to score; name another role",
-                code="E_ROLE_WITHOUT_PARSER",
-            )
+    for role, spec in scoring_roles(name, runner.roles, options).items():
         settings = {
             "policy": spec.policy,
             "model": model_by_role.get(role, spec.policy),
@@ -412,6 +389,25 @@ def suite_settings(
         described["reviews"] = options.reviews
     described["roles"] = roles
     return described
+
+
+def scoring_roles(suite: str, roles: Mapping[str, Role], options: SuiteOptions) -> dict[str, Role]:
+    """The roles whose answers give the scores of a suite, by their names. Raises UnknownName for a role there is not,
+    ConfigError for one that gives nothing to score."""
+    names = [options.verifier]
+    if suite not in JUDGED:
+        names = [options.solver]
+        if options.samples:  # these two select among the samples of a problem
+            names += [role for role in (options.verifier, options.comparer) if role in roles]
+    for name in names:
+        if name not in roles:
+            raise UnknownName(f"role (of suite {suite!r})", name, roles)
+        if roles[name].parse is None:
+            raise ConfigError(
+                f"suite {suite!r}: role {name!r} has no parser and gives nothing to score; name another role",
+                code="E_ROLE_WITHOUT_PARSER",
+            )
+    return {name: roles[name] for name in names}
 
 
 def _item_identity(item: Task | FixedSolution) -> list[Any]:

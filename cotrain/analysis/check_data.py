@@ -171,7 +171,7 @@ class _Question:
     worked: str = ""  # the text in which an answer is looked for, with ``--answer-format``
     columns: tuple[str, str] = ("", "")  # that question and answer were read from
     kind: str = "problem"  # with an answer; or a solution for "review", or code with tests: "mbpp", "humaneval"
-    shown: str = ""  # as it is asked: behind its system text
+    asked_text: str = ""  # as it is asked: behind its system text
     unread: tuple[str, ...] = ()  # columns that are not read
 
 
@@ -269,7 +269,7 @@ def _read_questions(path: Path, schema: Schema, *, unanswered: bool) -> tuple[li
             answer = None
             solution = " ".join(sample.steps)
             columns = ("", "")
-            shown = sample.problem
+            asked_text = sample.problem
             unread = sample.unread
             kind = "review"
         elif code is not None:
@@ -278,7 +278,7 @@ def _read_questions(path: Path, schema: Schema, *, unanswered: bool) -> tuple[li
             answer = None
             solution = ""
             columns = ("", "")
-            shown = program.question
+            asked_text = program.question
             unread = program.unread
             kind = code
         else:
@@ -287,7 +287,7 @@ def _read_questions(path: Path, schema: Schema, *, unanswered: bool) -> tuple[li
             answer = question_row.answer
             solution = ""
             columns = question_row.columns
-            shown = question_row.prompt
+            asked_text = question_row.prompt
             unread = question_row.unread
             kind = "problem"
 
@@ -305,7 +305,7 @@ def _read_questions(path: Path, schema: Schema, *, unanswered: bool) -> tuple[li
             words=words,
             worked=worked,
             columns=columns,
-            shown=shown,
+            asked_text=asked_text,
             unread=unread,
             kind=kind,
         )
@@ -333,7 +333,7 @@ def _view_of_run(questions: Sequence[_Question], labelled: bool) -> dict[str, An
         **dict(zip(("question", "answer"), first.columns, strict=True)),
         "splits": splits,
         "needed": [] if not answered else ["train", "test"],
-        "first_question": first.shown,
+        "first_question": first.asked_text,
         "first_answer": first.answer,
     }
 

@@ -51,6 +51,8 @@ def resume(argv: Sequence[str]) -> int:
     if will_train and not arguments.changed_code:
         check_code_unchanged(arguments.directory)
     check_same_async_steps(arguments.directory, arguments.async_steps)
+    backend = backend_of(arguments)
+    device = device_of(arguments.device, here=backend is None)  # both may refuse, before anything of the run is changed
     if arguments.model is not None:
         from cotrain.runs.changes import update_model_path
 
@@ -63,7 +65,6 @@ def resume(argv: Sequence[str]) -> int:
     from cotrain.trainer.failures import Diverged, StoppedBySignal
 
     notes: list[str] = []
-    backend = backend_of(arguments)
     recipe = rebuild_recipe(arguments.directory, say=notes.append)
     provenance: Any = RunDirectory.open(arguments.directory).read("provenance.json")
     set_threads(arguments.threads or provenance["threads"])
@@ -73,7 +74,6 @@ def resume(argv: Sequence[str]) -> int:
     _note_change(notes, "[learner.NAME] world", _own_ranks(earlier), own_ranks)
     _note_change(notes, "engine.replicas", earlier.get("replicas", 1), getattr(backend, "replicas", 1))
 
-    device = device_of(arguments.device, here=backend is None)
     with cluster_notes_of(backend, recipe) as cluster_notes:
         notes += cluster_notes
         try:

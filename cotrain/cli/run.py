@@ -88,12 +88,14 @@ def run(argv: Sequence[str]) -> int:
     from cotrain.trainer.async_rollouts import check_async_steps
 
     check_async_steps(recipe, parsed.async_steps)
+    from cotrain.runs.run import check_before_loading, check_models_if_needed
+
     plans_for_other_gpu = _planned_elsewhere(parsed)
     backend = backend_of(parsed)
-    if backend is None and not plans_for_other_gpu:
-        from cotrain.runs.run import check_tools_if_any
-
-        check_tools_if_any(recipe)
+    if parsed.dry_run:
+        check_models_if_needed(recipe)
+    else:
+        check_before_loading(recipe)  # here, too, since a look at the model's answers loads it
     device = "cuda" if plans_for_other_gpu else device_of(parsed.device, here=parsed.backend == "local")
     command.fill_in(base_recipe)
     notes: list[str] = []

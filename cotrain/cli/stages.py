@@ -84,10 +84,10 @@ def add_lenient_flag(parser: Any) -> None:
 
 
 def prepare_stage(parser: Parser, arguments: Any, ranks: Ranks | None) -> None:
-    """Check the arguments as far as possible without data and models. Load the libraries, choose threads and device.
+    """Check the arguments as far as possible without data and weights. Load the libraries, choose threads and device.
 
     ``ranks``: the rank that this process was started as, None for rank 0. Raises ConfigError, RunDirectoryError,
-    DiskError, UnknownName.
+    DiskError, UnknownName, and ModelError for a model that is not there.
     """
     _check_world(parser, arguments)
     if ranks is None and not arguments.resume:
@@ -95,11 +95,13 @@ def prepare_stage(parser: Parser, arguments: Any, ranks: Ranks | None) -> None:
     claim_place(Path(arguments.out).parent)
     set_up_machine(arguments, ranks)
 
-    from cotrain.pretraining.pretrain import check_sizes
+    from cotrain.pretraining.pretrain import check_fits_context, check_sizes
     from cotrain.trackers.observer import check_trackers
 
     check_sizes(arguments.tokens, arguments.batch_tokens, arguments.length)
     check_trackers(arguments.tracker)
+    if arguments.model:  # none of a new model
+        check_fits_context(arguments.model, arguments.length, arguments.out)
 
 
 def _check_world(parser: Parser, arguments: Any) -> None:

@@ -88,6 +88,7 @@ class AverageHandle(ModelHandle):
             source_weight = weights[name].to(parameter.dtype)
             # Computed on the source's device, since offloaded weights of either policy are on the CPU.
             parameter.copy_(parameter.to(source_weight.device).lerp(source_weight, rate))
+        self.forget_scorer()
         self.version += 1
         return True
 
@@ -104,6 +105,7 @@ class AverageHandle(ModelHandle):
         version, _ = take_fields("following policy", state, "version", "pool")
         _check_names(tensors, {CURRENT + name for name in self._parameters})
         _fill_weights(self._parameters, tensors)
+        self.forget_scorer()
         self.version = int(version)
 
 
@@ -144,6 +146,7 @@ class SnapshotHandle(ModelHandle):
         _, picked_weights = self._pool[self._pick_index(updates)]
         for name, saved in picked_weights.items():
             self._parameters[name].copy_(saved)
+        self.forget_scorer()
         self.version += 1
         return True
 
@@ -175,6 +178,7 @@ class SnapshotHandle(ModelHandle):
         prefixes = [CURRENT, *(f"pool{n}." for n in range(len(pool)))]
         _check_names(tensors, {prefix + name for prefix in prefixes for name in self._parameters})
         _fill_weights(self._parameters, tensors)
+        self.forget_scorer()
         self._pool = []
         for n, updates in enumerate(pool):
             weights = {name: tensors[f"pool{n}.{name}"].clone() for name in self._parameters}

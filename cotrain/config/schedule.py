@@ -171,14 +171,22 @@ def constant_schedule(
     group_size: int | None = None,
     unlabelled: float = 0.0,
     stores: tuple[str, ...] = (),
+    in_turn: tuple[str, ...] = (),
     **misplaced: Any,
 ) -> Schedule:
     """The same phase at every step; see ``Phase`` for its settings. ``misplaced`` catches options of the protocol,
     which are to be bound with ``partial``: they raise ConfigError."""
     if misplaced:
         _raise_misplaced(protocol, next(iter(misplaced)))
-    options = {"group_size": group_size, "unlabelled": unlabelled, "stores": stores}
-    phase = Phase(name=name, protocol=protocol, objectives=objectives, **options)  # type: ignore[arg-type]
+    phase = Phase(
+        name=name,
+        protocol=protocol,
+        objectives=objectives,
+        group_size=group_size,
+        unlabelled=unlabelled,
+        stores=stores,
+        in_turn=in_turn,
+    )
     return Schedule(phases=(phase,), cycle=(name,))
 
 
@@ -189,7 +197,7 @@ def _raise_misplaced(protocol: RolloutFn, keyword: str) -> NoReturn:
     label = getattr(function, "__name__", str(function))
     options = option_names(function)
     if keyword not in options:
-        own = ("name", "group_size", "unlabelled", "stores")
+        own = ("name", "group_size", "unlabelled", "stores", "in_turn")
         raise UnknownName(f"argument of constant_schedule(), or option of {label},", keyword, [*own, *options])
     raise ConfigError(
         f"constant_schedule: {keyword} is an option of {label}; bind it, as in "

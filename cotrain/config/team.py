@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from cotrain.algorithms.contract import Algorithm
 from cotrain.config.policies import frozen
 from cotrain.config.policy_base import Policy
 from cotrain.config.recipe import Objective
 from cotrain.config.run_config import RunConfig
+from cotrain.core.types import Sampling
+from cotrain.rollout.role import Role
 
 SHARED = "generator"  # policy of all learning roles, if they share one
 OTHERS = "others"  # frozen policy of all roles that do not learn
@@ -30,6 +32,12 @@ def cast_roles(
             policy_of_role[role] = policy
             policies[policy] = run.learner()
     return policies, policy_of_role
+
+
+def team_roles(policy_of_role: Mapping[str, str], *, max_tokens: int) -> dict[str, Role]:
+    """A role for each policy of ``cast_roles``. What it is asked is written elsewhere: by a program, an environment."""
+    sampling = Sampling(max_tokens=max_tokens)
+    return {name: Role(policy=policy, prompt="{problem}", sampling=sampling) for name, policy in policy_of_role.items()}
 
 
 def team_objectives(learners: Sequence[str], algorithm: Algorithm, *, shared: bool) -> dict[str, Objective]:

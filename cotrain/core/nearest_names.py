@@ -7,14 +7,21 @@ from collections.abc import Iterable, Mapping
 
 RENAMED: dict[str, tuple[str, ...]] = {  # name of before → names that took its place; which one, the known names say
     # Parameters of recipes, of a comparison and of a study, and their flags.
+    "among": ("target_split",),
     "answer": ("answer_format",),
     "band": ("solver_band",),
     "blend": ("advantage_mix",),
     "judge": ("review_format",),
     "lag": ("async_steps",),
+    "learned": ("sft_on",),
+    "over": ("overlong_penalty", "history"),
+    "overlooked": ("false_negative_rate",),
     "proposals": ("proposer_group_size",),
+    "pull": ("teacher_kl",),
     "restart": ("reset",),
     "settings": ("overrides", "RunConfig"),
+    "shown": ("example_rate",),
+    "still": ("frozen_agent",),
     "target": ("target_rate",),
     # Fields of a recipe's parts, which `--set` names.
     "after": ("edit_after",),

@@ -16,7 +16,7 @@ import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from cotrain.core.errors import DataError, RowError, UserError
+from cotrain.core.errors import DataError, UserError
 from cotrain.core.types import TaskSource
 
 SHOWN = 10_000  # characters of a row
@@ -29,7 +29,7 @@ class RefusedRow:
     where: str
     reason: str
     row: str
-    code: str = RowError.code  # code of the error that the strict reader ends with
+    code: str  # of the error that the strict reader ends with
 
 
 @dataclass(slots=True)

@@ -29,9 +29,9 @@ _YES = ("true", "1", "1.0", "yes")
 _NO = ("false", "0", "0.0", "no")
 
 
-def check_message_marks(message: Mapping[str, Any], where: str, *, learned: bool = True) -> None:
+def check_message_marks(message: Mapping[str, Any], where: str, *, is_trained_on: bool = True) -> None:
     """Raise DataError that begins with ``where`` for a message of the assistant that says more than its content, or,
-    where it is ``learned``, is marked."""
+    where it ``is_trained_on``, is marked."""
     for name in LOST:
         if message.get(name) not in _NOTHING:
             raise DataError(
@@ -39,7 +39,7 @@ def check_message_marks(message: Mapping[str, Any], where: str, *, learned: bool
                 "write it there, or part the row",
                 code="E_REPLY_FIELD_LOST",
             )
-    if not learned:
+    if not is_trained_on:
         return
     for name in (*SWITCHES, *MASKS):
         value = message.get(name)

@@ -328,7 +328,7 @@ def _parse_text(value: Any, where: str) -> str | Messages:
                 code="E_FIELD_NOT_MESSAGES",
             )
         if isinstance(message, dict) and role == "assistant":
-            check_message_marks(message, where, learned=False)
+            check_message_marks(message, where, is_trained_on=False)
         said.append(Message(role, whole_text(text, where)))
     return tuple(said)
 

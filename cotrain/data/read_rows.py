@@ -51,8 +51,9 @@ def numbered_lines(path: Path) -> Iterator[tuple[str, RawRow]]:
 def parse_rows(
     lines: Iterable[tuple[str, RawRow]], read: Callable[[dict[str, Any], str], T], aside: Quarantine | None = None
 ) -> list[T]:
-    """Return ``read(object, where)`` of each line. A line that it refuses is set ``aside``; without that DataError is
-    raised, and RowError where other lines can be read, so that setting this one aside would help."""
+    """Return ``read(object, where)`` of each line. A line that it refuses is set ``aside``, with the code of the error;
+    without that DataError is raised, and RowError of the same code where other lines can be read, so that setting this
+    one aside would help."""
     results: list[T] = []
     remaining = iter(lines)
     for where, line in remaining:
@@ -63,7 +64,8 @@ def parse_rows(
                 raise RowError(str(error), code=error.code) from error
             if aside is None:
                 raise
-            aside.refused.append(RefusedRow(where=where, reason=str(error), row=_row_text(line)))
+            row = RefusedRow(where=where, reason=str(error), row=_row_text(line), code=error.code)
+            aside.refused.append(row)
         else:
             if aside is not None:
                 aside.read += 1

@@ -200,19 +200,33 @@ class ModelHandle(PolicyHandle):
         self.make_scorer: Callable[..., Scorer] = Scorer
         self.micro_tokens = self.most = spec.micro_tokens  # tokens of a scoring pass; fewer once memory ran out
         self._oom_count = 0
+        self._scorer: Scorer | None = None  # made by the first ``logprobs`` after the weights changed
 
     def logprobs(
         self, sequences: Sequences, *, temperature: float = 1.0, context_tokens: Sequence[ContextTokens] = ()
     ) -> list[torch.Tensor]:
         if self.activate is not None:
             self.activate()
-        scorer = self.make_scorer(
-            self.model, head=self.spec.head, micro_tokens=self.micro_tokens, autocast=bool(self.spec.autocast)
-        )
+        scorer = self._present_scorer()
+        scorer.micro_tokens = self.micro_tokens
+        oom_count_before = scorer.oom_count
         values = scorer.logprobs(sequences, temperature=temperature, context_tokens=context_tokens)
         self.micro_tokens = scorer.micro_tokens
-        self._oom_count = self._oom_count + scorer.oom_count
+        self._oom_count += scorer.oom_count - oom_count_before
         return values
+
+    def _present_scorer(self) -> Scorer:
+        """The scorer of the model as it is now. Making one checks the model by two small passes, so one is kept for as
+        long as the weights stay the same. To be called after ``activate``."""
+        if self._scorer is None:
+            self._scorer = self.make_scorer(
+                self.model, head=self.spec.head, micro_tokens=self.micro_tokens, autocast=bool(self.spec.autocast)
+            )
+        return self._scorer
+
+    def forget_scorer(self) -> None:
+        """To be called when the weights have changed in place."""
+        self._scorer = None
 
     def scoring_limit(self) -> int | None:
         return None if self.micro_tokens == self.most else self.micro_tokens

@@ -117,6 +117,12 @@ person child children kid student friend pupil man men woman women boy girl memb
 outcome choice possibility arrangement combination different distinct possible square cubic sq cu of the in all a an
 and more left each whole full old long wide tall high altogether remaining only about exactly"""
 _ANYTHING = frozenset(_ANYTHING_WORDS.split())
+# Words behind a unit that say of what it is the measure: 5 in wide, 6 yr old.
+_EXTENT_WORDS = """wide long tall high deep thick heavy old across around apart away ago late early wider narrower
+longer shorter taller higher lower deeper thicker thinner heavier lighter older younger farther further later earlier
+faster slower"""
+# Words behind a measure that leave it as it is: 5 kg each. In "5 in each" and "5 in all" there is no inch.
+_SHARE_WORDS = "each apiece altogether total more less left remaining only"
 # Words behind a number that change its value, or make it a sentence.
 _VALUE_WORDS = """half halves third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth twentieth hundredth
 thousandth millionth billionth mille repeating recurring squared cubed doubled tripled quadrupled halved double twice
@@ -280,13 +286,31 @@ def _behind_preposition(phrase: str) -> str:
     return unit_text if is_unit else phrase
 
 
+# A measure of one word and what it is of: "in wide", "kg each", "in of rain". Many names of one word are short, and so
+# words or letters too, which nothing but what follows tells apart.
+_EXTENT = "|".join(_EXTENT_WORDS.split())
+_SHARE = "|".join((*_SHARE_WORDS.split(), "in total", "in all"))
+_DESCRIBED = re.compile(
+    rf"(?P<unit>[a-zA-Z]+)\.?\s+(?:(?:{_EXTENT})|of\s+[a-zA-Z].*|(?P<share>{_SHARE}))", re.IGNORECASE
+)
+
+
+def _described_measure(phrase: str) -> Unit | None:
+    """The measure in front of words that say of what it is; None for other phrases."""
+    match = _DESCRIBED.fullmatch(phrase)
+    if match is None:
+        return None
+    is_preposition = match["unit"].casefold() == "in" and match["share"] is not None
+    return None if is_preposition else _parse_measure(match["unit"])
+
+
 @functools.lru_cache(maxsize=4096)
 def parse_unit(phrase: str) -> Unit | None:
     """The unit that a phrase behind a number names; None where it names none ("or 5")."""
     phrase = _behind_preposition(phrase.strip())
     if phrase.casefold() in _PER_CENT_WORDS:
         return PERCENT
-    measure = _parse_measure(phrase)
+    measure = _parse_measure(phrase) or _described_measure(phrase)
     if measure is not None:
         return measure
     words = [word for word in _BETWEEN_WORDS.split(phrase) if word]
@@ -417,9 +441,23 @@ _NUMBER = re.compile(
 )
 
 
+_EXTENT_BEHIND = re.compile(rf"(?<=[a-zA-Z}}])\s+(?:{_EXTENT})$", re.IGNORECASE)
+
+
 def parse_quantity(tex: str) -> Quantity:
     r"""Parse an answer in the TeX of ``notation.py: write_tex``. The unit is looked for behind a plain number, and in
     ``\text{…}`` or by its name behind any expression."""
+    quantity = _parse_plain_quantity(tex)
+    extent = _EXTENT_BEHIND.search(tex) if quantity.unit is None and len(tex) <= LONGEST else None
+    if extent is None:
+        return quantity
+    measured = _parse_plain_quantity(tex[: extent.start()])  # 5cm wide, 5 ft 6 in tall, 5 \text{in} wide
+    is_measured = measured.unit is not None and bool(measured.unit.dimensions) and not is_base(measured.unit)
+    return measured if is_measured else quantity
+
+
+def _parse_plain_quantity(tex: str) -> Quantity:
+    """``parse_quantity`` of an answer with nothing behind its unit."""
     number_in_base = _in_a_base(tex)
     if number_in_base is not None:
         return number_in_base

@@ -33,7 +33,7 @@ which it refuses.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -94,6 +94,16 @@ def with_reads(keys: Tensor, reads: DecodeReads) -> Tensor:
     return keys
 
 
+def decoding_problems(query: Tensor, options: Mapping[str, Any]) -> list[str]:
+    """What a layer asks of its attention function that no function of decoding here computes: biases of its own, or
+    several queries of a line. ``options``: as transformers passes them."""
+    problems = [name for name in ("s_aux", "position_bias") if options.get(name) is not None]
+    n_queries = query.shape[2]
+    if n_queries != 1:
+        problems.append(f"{n_queries} queries a row")
+    return problems
+
+
 def attend(
     module: nn.Module,
     query: Tensor,
@@ -114,9 +124,8 @@ def attend(
     Returns ``[L, 1, heads, value's head_dim]``. Raises ModelError for what it cannot compute.
     """
     reads: DecodeReads | None = getattr(key, _READS, None)
-    problems = [name for name in ("s_aux", "position_bias") if options.get(name) is not None]
+    problems = decoding_problems(query, options)
     problems += ["a mask of its own"] * (attention_mask is not None)
-    problems += [f"{query.shape[2]} queries a row"] * (query.shape[2] != 1)
     if problems or reads is None:
         problem = ", ".join(problems) or "other keys than the cache's"
         raise ModelError(

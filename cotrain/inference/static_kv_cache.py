@@ -24,7 +24,7 @@ from transformers import AttentionInterface
 from transformers.cache_utils import Cache
 
 from cotrain.core.errors import ModelError
-from cotrain.inference.kv_cache import KeyValueStore, fill_gaps
+from cotrain.inference.kv_cache import KeyValueStore, decoding_problems, fill_gaps
 from cotrain.models.shared_prefix import FULL, SLIDING
 
 SLOTS = "cotrain_slots"  # name of ``attend_slots`` among the attention functions of transformers
@@ -167,9 +167,8 @@ def attend_slots(
 
     Returns ``[lines, 1, heads, value's head_dim]``. Raises ModelError for what it cannot compute.
     """
-    problems = [name for name in ("s_aux", "position_bias") if options.get(name) is not None]
+    problems = decoding_problems(query, options)
     problems += ["a soft cap"] * (softcap is not None)
-    problems += [f"{query.shape[2]} queries a row"] * (query.shape[2] != 1)
     if problems or attention_mask is None:
         problem = ", ".join(problems) or "no mask"
         raise ModelError(

@@ -56,7 +56,7 @@ class Band:
     rule: Rule
     advice: str = ""  # one sentence; by default that of the first metric
     early: str = ""  # the same where fewer rows than the window have spoken
-    shown: str = "{:.2f}"  # how a reading is written
+    reading_format: str = "{:.2f}"  # how a reading is written
     problems: int = 0  # that must have been trained on before it says anything
     wrong: Callable[[Trace, str], bool] | None = None  # whether a rollout, given the signal's name, is an example
 
@@ -109,7 +109,7 @@ BANDS = (
     Band(name="rising gap", keys=("gap",), window=10, rule=Rising(0.1, GAP.healthy[1]), wrong=_believes_wrong),
     Band(
         name="drifting number of steps", keys=("{role}/steps",), window=10, rule=DriftFromStart(0.7, 1.3),
-        shown="{:.2f} times the first 10 steps'",
+        reading_format="{:.2f} times the first 10 steps'",
         advice="Solutions are cut up differently than at the start: check that step rewards are divided by the "
             "number of steps.",
     ),
@@ -166,12 +166,13 @@ BANDS = (
     Band(
         name="collapsing entropy", keys=("{policy}/{objective}/surprisal",), window=10,
         rule=DriftFromStart(0.1, math.inf, "updates"),
-        shown="{:.2f} times the first 10 updates'",
+        reading_format="{:.2f} times the first 10 updates'",
         advice="The policy has stopped exploring: lower the learning rate, or add an entropy or KL term.",
     ),
     Band(
         name="sampler and trainer apart", keys=("{policy}/{objective}/sampler_trainer_diff",), window=3,
-        rule=MeanAbove(metric_with_key("{policy}/{objective}/sampler_trainer_diff").tolerable[1]), shown="{:.2g} nats",
+        rule=MeanAbove(metric_with_key("{policy}/{objective}/sampler_trainer_diff").tolerable[1]),
+        reading_format="{:.2g} nats",
     ),
     Band(
         name="left out for mismatch", keys=("{policy}/{objective}/mismatch_masked",), window=3,
@@ -180,26 +181,26 @@ BANDS = (
     Band(
         name="consensus collapse", keys=("{role}/majority_share", "{role}/majority_accuracy"), window=10,
         rule=GrowingDistance(0.3, 0.1, "accuracy of the majority", "the share that agrees"),
-        shown="accuracy of the majority {:+.2f} since its best",
+        reading_format="accuracy of the majority {:+.2f} since its best",
         advice="Answers agree on what is wrong: stop at the best checkpoint, and use a slower or outside "
             "labeller.",
     ),
     Band(
         name="reward hacking", keys=("{role}/reward/{signal}", "{role}/accuracy"), window=10,
-        rule=RiseAndFall(0.05, 0.1, "accuracy", "the reward rises"), shown="accuracy {:+.2f} since its best",
+        rule=RiseAndFall(0.05, 0.1, "accuracy", "the reward rises"), reading_format="accuracy {:+.2f} since its best",
         wrong=_pays_wrong,
         advice="The reward rises and the truth falls: read the rollouts, and mend or co-train what gives this reward.",
     ),
     Band(
         name="reward hacking by a judge", keys=("{role}/reward/{signal}", "{role}/balanced_accuracy"), window=10,
         rule=RiseAndFall(0.05, 0.1, "balanced accuracy", "the reward rises"),
-        shown="balanced accuracy {:+.2f} since its best", wrong=_pays_wrong,
+        reading_format="balanced accuracy {:+.2f} since its best", wrong=_pays_wrong,
         advice="The verifier earns more and judges worse, so it follows the base rate: balance its classes.",
     ),
     Band(
         name="audit does not follow", keys=("{role}/audit/payer", "{role}/audit/auditor"), window=20,
         rule=RisesAlone(0.1, 0.5, "the paying judge's share of right", "the auditor's"),
-        shown="{:+.2f} more than the auditor's", wrong=_payer_alone_believes,
+        reading_format="{:+.2f} more than the auditor's", wrong=_payer_alone_believes,
         advice="The judge that pays likes the answers more and more, and a judge that never paid does not: read the "
             "rollouts that the two judge differently, and grade some of them.",
     ),
@@ -294,7 +295,7 @@ class Monitor:
 
 def _alarm_words(band: Band, series: MetricSeries, value: float) -> dict[str, Any]:
     """The reading and the advice of an alarm, also one from fewer rows than the window."""
-    reading = band.shown.format(value)
+    reading = band.reading_format.format(value)
     if series.rows >= band.window or not band.early:
         return {"reading": reading, "advice": band.what_to_do}
     return {"reading": f"{reading} at {series.rows} step alone", "advice": band.early}

@@ -21,7 +21,8 @@ from safetensors import SafetensorError, safe_open
 
 from cotrain.core.errors import ModelError
 
-FILES = ["*.json", "*.safetensors", "*.model", "*.jinja", "merges.txt", "vocab.txt"]  # the files of a model
+SAFETENSORS = "*.safetensors"  # weights
+FILES = ["*.json", SAFETENSORS, "*.model", "*.jinja", "merges.txt", "vocab.txt"]  # the files of a model
 OBJECTS = (  # small JSON files that hold one object each
     "config.json",
     "generation_config.json",

@@ -33,6 +33,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -47,6 +48,7 @@ from cotrain.models.ends import written_ends
 from cotrain.models.files import (
     COPIES,
     FILES,
+    SAFETENSORS,
     check_config,
     check_files,
     check_objects,
@@ -266,15 +268,26 @@ def model_directory(name: str | os.PathLike[str], *, trust_remote_code: bool = F
 
 
 def load_tokenizer(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model directory or Hub name; raises ModelError when there is none."""
-    return _read_tokenizer(name, _fetch_model(name, code=trust_remote_code), trust_remote_code)
+    """The tokenizer of a model directory or Hub name; no weights are downloaded. Raises ModelError when there is
+    none."""
+    return _read_tokenizer(name, _fetch_model(name, code=trust_remote_code, weights=False), trust_remote_code)
 
 
 def load_renderer(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -> Renderer:
-    """The renderer of a model, with the end-of-sequence tokens that its authors wrote; loads no weights. Raises
-    ModelError."""
-    directory = _fetch_model(name, code=trust_remote_code)
+    """The renderer of a model, with the end-of-sequence tokens that its authors wrote; neither downloads nor loads
+    weights. Raises ModelError."""
+    directory = _fetch_model(name, code=trust_remote_code, weights=False)
     return Renderer(_read_tokenizer(name, directory, trust_remote_code), written_ends(directory))
+
+
+def load_config(name: str | os.PathLike[str], *, trust_remote_code: bool = False) -> PretrainedConfig:
+    """The configuration of a model; neither downloads nor loads weights. Raises ModelError."""
+    directory = _fetch_model(name, code=trust_remote_code, weights=False)
+    if isinstance(resolve_model(name), Path):  # of a model of the Hub not all files are here
+        check_directory(directory)
+    with report_model_errors(f"model {str(name)!r}", "config.json "):
+        config: PretrainedConfig = AutoConfig.from_pretrained(directory, trust_remote_code=trust_remote_code)
+    return config
 
 
 def save_model(
@@ -380,16 +393,18 @@ def _base_text(path: Path) -> str:
     return f" {base!r}"
 
 
-def _fetch_model(name: str | os.PathLike[str], *, code: bool = False) -> Path:
+def _fetch_model(name: str | os.PathLike[str], *, code: bool = False, weights: bool = True) -> Path:
     """The directory of a model; one of the Hub is downloaded, or taken from the cache if there is no network. ``code``:
-    also its Python files."""
+    also its Python files; ``weights``: also its weights."""
     where = resolve_model(name)
     if isinstance(where, Path):
         return where
     try:
-        files = [*FILES, "*.py"] if code else FILES
+        files = [pattern for pattern in FILES if weights or pattern != SAFETENSORS]
+        if code:
+            files.append("*.py")
         repository, revision = hub_parts(where)
-        with _show_download(where):
+        with _show_download(where, weights=weights):
             return Path(
                 snapshot_download(repository, revision=revision, allow_patterns=files, ignore_patterns=["*/*", COPIES])
             )
@@ -409,12 +424,13 @@ def unreachable_error(name: str, error: Exception) -> ModelError:
 
 
 @contextmanager
-def _show_download(name: str) -> Iterator[None]:
-    """Show the Hub's own progress bars in the block, if the model is not in the cache yet."""
+def _show_download(name: str, *, weights: bool) -> Iterator[None]:
+    """Show the Hub's own progress bars in the block, if the model is not in the cache yet. ``weights``: whether its
+    weights are wanted."""
     try:
         repository, revision = hub_parts(name)
-        snapshot_download(repository, revision=revision, allow_patterns=["config.json"], local_files_only=True)
-        is_downloaded = True
+        folder = snapshot_download(repository, revision=revision, allow_patterns=["config.json"], local_files_only=True)
+        is_downloaded = not weights or any(Path(folder).glob(SAFETENSORS))
     except (OSError, ValueError):
         is_downloaded = False
     if not is_downloaded and shows_progress():

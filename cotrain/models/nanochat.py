@@ -34,7 +34,7 @@ from transformers import (
 )
 
 from cotrain.core.errors import DataError, ModelError, RunDirectoryError
-from cotrain.models.load import load_model, save_model
+from cotrain.models.load import load_config, load_model, save_model
 from cotrain.models.nanochat_gpt import SMEAR_GATE, VALUE_GATE, NanoChatGPTConfig
 from cotrain.models.tiktoken_encoding import encoding_state, pickle_encoding, read_encoding
 from cotrain.storage.file_ops import filled_directory
@@ -337,6 +337,13 @@ def write_base_directory(source: Path, target: Path, *, stage: str, step: int) -
     (tokens / "tokenizer.pkl").write_bytes(encoding)
     torch.save(_byte_counts(encoding_state(tokenizer)), tokens / "token_bytes.pt")
     return checkpoints
+
+
+def check_can_write(name: str, *, trust_remote_code: bool = False) -> None:
+    """Raise ModelError for a model that nanochat's code does not have; no weights are loaded."""
+    config = load_config(name, trust_remote_code=trust_remote_code)
+    architectures = config.architectures or [type(config).__name__]
+    _check_constants(config, architectures[0])
 
 
 def _check_constants(config: Any, name: str) -> None:

@@ -22,7 +22,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from cotrain.core.errors import ModelError
 from cotrain.models.ends import written_ends
-from cotrain.models.files import FILES, Shapes, check_config, read_object, shapes_in, weight_files
+from cotrain.models.files import FILES, SAFETENSORS, Shapes, check_config, read_object, shapes_in, weight_files
 from cotrain.models.load import (
     TOKENIZER_FILES,
     check_directory,
@@ -179,7 +179,7 @@ def _cached_directory(name: str) -> Path | None:
 def _small_files(name: str) -> Path:
     """The directory with all files of a Hub model except its weights. Raises ModelError."""
     repository, revision = hub_parts(name)
-    files = [pattern for pattern in FILES if pattern != "*.safetensors"]
+    files = [pattern for pattern in FILES if pattern != SAFETENSORS]
     try:
         return Path(snapshot_download(repository, revision=revision, allow_patterns=files, ignore_patterns=["*/*"]))
     except (OSError, HFValidationError) as error:

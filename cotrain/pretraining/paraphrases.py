@@ -13,7 +13,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -229,12 +229,13 @@ def paraphrase_file(
 
 
 def _is_quarantine(path: Path) -> bool:
-    """Whether a file is what an earlier try has left: rows with where they stood and why they were refused."""
+    """Whether a file is what an earlier try has left: rows that were refused."""
     try:
         rows = read_jsonl(path)
     except (DataError, OSError):
         return False
-    return all(row.keys() == {"where", "reason", "row"} for row in rows)
+    names = {field.name for field in fields(RefusedRow)}
+    return all(row.keys() == names for row in rows)
 
 
 def save_paraphrases(problems: Sequence[ProblemRow], out: Path, aside: Path) -> dict[str, Any]:
@@ -246,7 +247,7 @@ def save_paraphrases(problems: Sequence[ProblemRow], out: Path, aside: Path) -> 
         set_aside = Quarantine()
         for one, reason in refused:
             text = json.dumps(one.fields | {"paraphrase": one.text}, default=str)
-            set_aside.refused.append(RefusedRow(where=one.where, reason=reason, row=text))
+            set_aside.refused.append(RefusedRow(where=one.where, reason=reason, row=text, code="E_PARAPHRASE_REFUSED"))
         set_aside.write(aside)
     counts = {
         "written": sum(bool(one.text) for one in kept),

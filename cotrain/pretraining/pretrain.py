@@ -24,7 +24,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.verbosity import print_progress
 from cotrain.distributed.local import check_device
 from cotrain.models.from_scratch import new_model, small_config
-from cotrain.models.load import load_model, save_model
+from cotrain.models.load import load_config, load_model, save_model
 from cotrain.pretraining.corpora import Corpus, Item, digest_of_corpus, interleave, split_corpus
 from cotrain.pretraining.documents import (
     Examined,
@@ -38,7 +38,15 @@ from cotrain.pretraining.documents import (
 from cotrain.pretraining.packing import Document
 from cotrain.pretraining.ranks import ALONE, Ranks
 from cotrain.pretraining.tokenizer import train_tokenizer
-from cotrain.pretraining.trainer import SETTINGS, TrainingOutcome, TrainingPlan, begin_time, read_result, train
+from cotrain.pretraining.trainer import (
+    SETTINGS,
+    TrainingOutcome,
+    TrainingPlan,
+    begin_time,
+    check_plan,
+    read_result,
+    train,
+)
 from cotrain.prompts.render import Renderer, generation_config_of
 from cotrain.storage.file_ops import replace_file
 from cotrain.storage.schemas import RESULT
@@ -100,27 +108,24 @@ def pretrain(
             "pretrain: model brings its own config and tokenizer; give either model or those",
             code="E_MODEL_WITH_TOKENIZER",
         )
-    if model is not None:
-        network, tokenizer = load_model(model)
-    else:
-        tokenizer = tokenizer or train_tokenizer(sample_texts(parts), vocab_size)
-        network = new_model(config or config_for(tokenizer, context=max(CONTEXT, length)), seed)
-    move_to_device(network, device)
     full = make_plan(
         tokens, batch_tokens, plan, length=length, lr=lr, seed=seed, optimizer=optimizer, weight_decay=weight_decay,
         warmup=warmup, decay_fraction=decay_fraction, shape=shape,
     )  # fmt: skip
+    check_device(device)
+    if model is not None:
+        check_fits_context(model, full.length, out)
+        network, tokenizer = load_model(model)
+    else:
+        tokenizer = tokenizer or train_tokenizer(sample_texts(parts), vocab_size)
+        network = new_model(config or config_for(tokenizer, context=max(CONTEXT, length)), seed)
+        _check_length(full.length, network.config)
+    nn.Module.to(network, device)
     return train_and_save(
         network, tokenizer, parts, out, full, replies_only=False, validation=validation,
         start=str(model) if model is not None else "new", resume=resume, save_dtype=save_dtype, report=report, say=say,
         ranks=ranks,
     )  # fmt: skip
-
-
-def move_to_device(network: nn.Module, device: str) -> None:
-    """Put a model where it is trained. Raises ConfigError for a device that is not there."""
-    check_device(device)
-    nn.Module.to(network, device)
 
 
 def config_for(tokenizer: PreTrainedTokenizerBase, **sizes: Any) -> PretrainedConfig:
@@ -137,7 +142,8 @@ def step_count(tokens: int, batch_tokens: int, length: int) -> int:
 def make_plan(
     tokens: int, batch_tokens: int, more: Mapping[str, Any] | None, *, length: int, **fields: Any
 ) -> TrainingPlan:
-    """A plan of as many steps and rows as these numbers of tokens need; raises ConfigError for unknown fields."""
+    """A plan of as many steps and rows as these numbers of tokens need. Raises ConfigError for unknown fields, and for
+    settings that are out of their range."""
     check_sizes(tokens, batch_tokens, length)
     steps = step_count(tokens, batch_tokens, length)
     warmup = min(fields.pop("warmup"), steps // 5)
@@ -148,7 +154,9 @@ def make_plan(
     unknown = sorted(changes.keys() - known_fields.keys())
     if unknown:
         raise ConfigError(f"plan: no field {unknown[0]!r} (there are: {', '.join(known_fields)})", code="E_PLAN_FIELD")
-    return replace(plan, **changes)
+    plan = replace(plan, **changes)
+    check_plan(plan)
+    return plan
 
 
 def check_sizes(tokens: int, batch_tokens: int, length: int) -> None:
@@ -186,8 +194,6 @@ def train_and_save(
     batch = plan.rows * plan.length
     longest = plan.length if replies_only else batch
     resumed = (Path(out) / SETTINGS).is_file()
-    if not resumed:
-        _check_context(network, plan.length)
     if plan.rows < ranks.world:
         raise ConfigError(
             f"a batch of {plan.rows} rows on {ranks.world} ranks: each wants a row; raise --batch-tokens, or lower "
@@ -264,9 +270,17 @@ def train_and_save(
     return outcome
 
 
-def _check_context(network: PreTrainedModel, length: int) -> None:
-    """Raise ConfigError for rows that are longer than the model's context."""
-    context = getattr(network.config.get_text_config(), "max_position_embeddings", None)
+def check_fits_context(model: str | os.PathLike[str], length: int, out: str | Path) -> None:
+    """Raise ConfigError for rows that are longer than the model's context, before its weights are loaded. A training
+    that ``out`` holds already goes on with the length that it was begun with."""
+    is_begun = (Path(out) / SETTINGS).is_file()
+    if not is_begun:
+        _check_length(length, load_config(model))
+
+
+def _check_length(length: int, config: PretrainedConfig) -> None:
+    """Raise ConfigError for rows that are longer than the context of a model with this configuration."""
+    context = getattr(config.get_text_config(), "max_position_embeddings", None)  # None: it has no limit
     if context is not None and length > context:
         raise ConfigError(
             f"length {length}: longer than the context of the model, {context} tokens; lower --length",

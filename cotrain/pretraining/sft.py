@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from cotrain.core.verbosity import print_progress
+from cotrain.distributed.local import check_device
 from cotrain.models.load import load_model
 from cotrain.models.lora import Lora
 from cotrain.pretraining.corpora import Corpus
-from cotrain.pretraining.pretrain import Parts, make_plan, move_to_device, train_and_save, weighted_parts
+from cotrain.pretraining.pretrain import Parts, check_fits_context, make_plan, train_and_save, weighted_parts
 from cotrain.pretraining.ranks import ALONE, Ranks
 from cotrain.pretraining.trainer import TrainingOutcome
 from cotrain.rollout.common_roles import keep_taught_roles, taught_roles
@@ -65,12 +67,14 @@ def sft(
     Other arguments and errors as in ``pretrain``; the default rate is for the shipped base, larger models want 1e-5 to
     1e-4.
     """
-    network, tokenizer, merge = _open_model(model, lora, seed)
-    move_to_device(network, device)
     full = make_plan(
         tokens, batch_tokens, plan, length=length, lr=lr, seed=seed, optimizer=optimizer, weight_decay=weight_decay,
         warmup=warmup, decay_fraction=decay_fraction, shape=shape,
     )  # fmt: skip
+    check_device(device)
+    check_fits_context(model, full.length, out)
+    network, tokenizer, merge = _open_model(model, lora, seed)
+    nn.Module.to(network, device)
     outcome = train_and_save(
         network, tokenizer, weighted_parts(conversations), out, full, replies_only=True, validation=validation,
         start=str(model), resume=resume, save_dtype=save_dtype, report=report,

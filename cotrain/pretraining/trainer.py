@@ -145,7 +145,7 @@ def train(
     device = next(model.parameters()).device
     if plan.autocast is None:
         plan = replace(plan, autocast=has_bfloat16(device))
-    _check_plan(plan)
+    check_plan(plan)
     out = Path(out)
     settings = {"plan": asdict(plan), "about": dict(about or {})}
     if ranks.is_first:
@@ -439,7 +439,8 @@ def _is_due(step: int, every: int, last: int) -> bool:
     return every > 0 and (step % every == 0 or step == last)
 
 
-def _check_plan(plan: TrainingPlan) -> None:
+def check_plan(plan: TrainingPlan) -> None:
+    """Raise ConfigError for a setting that is out of its range, UnknownName for an optimizer there is not."""
     if plan.optimizer not in OPTIMIZERS:
         raise UnknownName("optimizer", plan.optimizer, OPTIMIZERS)
     for name, least in (("steps", 1), ("rows", 1), ("length", 2), ("keep", 1), ("micro", 0), ("save_every", 0)):

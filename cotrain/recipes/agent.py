@@ -22,10 +22,8 @@ from cotrain import (
     GRPO,
     ConfigError,
     Recipe,
-    Role,
     Roles,
     RunConfig,
-    Sampling,
     Signal,
     Task,
     Turn,
@@ -33,7 +31,7 @@ from cotrain import (
     gives,
     recipe,
 )
-from cotrain.config.team import cast_roles, team_objectives
+from cotrain.config.team import cast_roles, team_objectives, team_roles
 from cotrain.core.arguments import Positive, check_called_with
 from cotrain.core.errors import UnknownName
 from cotrain.core.notes import Metadata
@@ -248,11 +246,7 @@ def agent(
     )
 
     policies, policy_of_role = cast_roles(run, names, learners, shared=shared)
-    sampling = Sampling(max_tokens=max_tokens)
-    roles = {}
-    for name, policy in policy_of_role.items():
-        roles[name] = Role(policy=policy, prompt="{problem}", sampling=sampling)
-
+    roles = team_roles(policy_of_role, max_tokens=max_tokens)
     algorithm = GRPO(reward_weights={ROLLOUT_REWARD: 1.0}, kl=run.kl_penalty())
     objectives = team_objectives(learners, algorithm, shared=shared)
 

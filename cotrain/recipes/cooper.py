@@ -25,7 +25,6 @@ have 8 answers, theirs 16. Their outer loop is not public; this one is from the 
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Mapping
 from dataclasses import replace
@@ -84,7 +83,7 @@ async def rate_solution(task: Task, roles: Roles, solution: Turn, *, reference: 
     if rating.failed:
         return rating
     rating.add_finding(FINAL, rating.score > 0.0)
-    rating.add_finding(SCORE, score_probability(rating.score))
+    rating.add_finding(SCORE, rating.score_probability)
     rating.add_metadata(CORRECT, CORRECT.require(solution))
     return rating
 
@@ -98,26 +97,28 @@ async def solve_and_rate(
     pay: Literal["model", "rule"] = "model",
     learn: Learned = "",
     negatives: Literal["program", "model", "own"] = "program",
-    overlooked: float = 0.0,
+    false_negative_rate: float = 0.0,
     reference: bool = True,
 ) -> None:
     """``samples`` solutions, each rated.
 
     ``pay``: the reward ``PROXY`` is from the "model" or the "rule". A solution that is too long for the model has none
-    from it. ``learn``: labels for the reward model. ``overlooked``: share of right answers that the rule misses.
+    from it. ``learn``: labels for the reward model. ``false_negative_rate``: share of right answers that the rule
+    misses.
     """
     solutions = await attempts(task, roles, samples)
     ratings = await gather([rate_solution(task, roles, solution, reference=reference) for solution in solutions])
     accepted_solutions: list[tuple[Turn, Turn]] = []  # (solution, its rating), those that the rule accepts
     for solution, rating in zip(solutions, ratings, strict=True):
-        is_noticed = rng_of("overlooked", task.id, solution.id).random() >= overlooked
+        draw = rng_of("overlooked", task.id, solution.id).random()  # the name stays, as it seeds the draw
+        is_noticed = draw >= false_negative_rate
         is_accepted = CORRECT.require(solution) and is_noticed
         if is_accepted:
             accepted_solutions.append((solution, rating))
         if pay == "rule":
             solution.reward(PROXY, float(is_accepted))
         elif not rating.failed:
-            solution.reward(PROXY, score_probability(rating.score))
+            solution.reward(PROXY, rating.score_probability)
         if learn == "all":
             rating.reward(LABEL, float(is_accepted))
     if learn != "pair" or not accepted_solutions:
@@ -151,11 +152,6 @@ def write_over(fields: Mapping[str, Any], rng: random.Random) -> str:
     return another_answer(str(fields["solution"]), str(fields["answer"]), rng)
 
 
-def score_probability(score: float) -> float:
-    """σ(score), without overflow."""
-    return 0.5 * (1.0 + math.tanh(0.5 * score))
-
-
 @recipe
 def cooper(
     run: RunConfig,
@@ -165,7 +161,7 @@ def cooper(
     rm: Literal["online", "frozen", "rule"] = "online",  # reward: a model that learns, one that does not, or the rule
     warmup: int | None = None,  # first steps, in which only the reward model is trained
     negatives: Literal["program", "model", "own"] = "program",  # who corrupts right answers; own: rejected ones instead
-    overlooked: Share = 0.0,  # share of right answers that the rule misses
+    false_negative_rate: Share = 0.0,  # share of right answers that the rule misses
     reference: bool = True,  # show the reward model the reference answer
     anchor: Weight = 0.0,  # weight of cross-entropy beside the pairs
 ) -> Recipe:
@@ -188,7 +184,11 @@ def cooper(
         objectives["rm"] = Objective(policy="rm", role="rater", algorithm=Pairwise(anchor=anchor))
 
     protocol = partial(
-        solve_and_rate, samples=run.group_size, overlooked=overlooked, negatives=negatives, reference=reference
+        solve_and_rate,
+        samples=run.group_size,
+        false_negative_rate=false_negative_rate,
+        negatives=negatives,
+        reference=reference,
     )
     generator_phase = Phase(
         name="generator",

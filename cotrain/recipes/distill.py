@@ -8,8 +8,8 @@ credit for later tokens (MiniLLM, arXiv 2306.08543; GKD, arXiv 2306.13649, with 
 The teacher has something to say of every token, so an answer needs no grade and no other answers to be compared with:
 ``outcome=0`` learns from problems without answers too (``--labelled answers``).
 
-``outcome=1`` adds GRPO's advantage from the graded answer. Control: ``pull=0`` with ``outcome=1`` is GRPO on the same
-answers. The teacher must have the student's tokens.
+``outcome=1`` adds GRPO's advantage from the graded answer. Control: ``teacher_kl=0`` with ``outcome=1`` is GRPO on the
+same answers. The teacher must have the student's tokens.
 
 Left out: answers of the teacher or of a data set among the student's (GKD's λ < 1), other divergences, and the whole
 distribution of the teacher at each token.
@@ -39,20 +39,21 @@ def distill(
     run: RunConfig,
     *,
     teacher: str = "shipped-checker",  # the model that is learned from
-    pull: Weight = 1.0,  # weight of the pull towards the teacher
-    outcome: Weight = 0.0,  # weight of the graded answer beside that pull
+    teacher_kl: Weight = 1.0,  # weight of the KL term to the teacher
+    outcome: Weight = 0.0,  # weight of the graded answer beside that term
 ) -> Recipe:
-    if max(pull, outcome) == 0:
+    if max(teacher_kl, outcome) == 0:
         raise ConfigError(
-            "distill: pull and outcome are both 0, so that nothing is learned; raise one", code="E_WEIGHTS_ALL_ZERO"
+            "distill: teacher_kl and outcome are both 0, so that nothing is learned; raise one",
+            code="E_WEIGHTS_ALL_ZERO",
         )
     reward_weights = {OUTCOME: outcome} if outcome else {}
     policies = {"generator": run.learner()}
-    if pull:
+    if teacher_kl:
         policies["teacher"] = frozen(teacher)
         algorithm = GRPO(
             reward_weights=reward_weights,
-            kl=KLPenalty(to="teacher", weight=pull, estimator="k2"),
+            kl=KLPenalty(to="teacher", weight=teacher_kl, estimator="k2"),
             edit_after=(),  # GRPO's own edit drops groups whose answers are all right or all wrong; these have a KL
         )
     else:
@@ -60,7 +61,7 @@ def distill(
 
     if not outcome:
         name = "distill"
-    elif pull:
+    elif teacher_kl:
         name = "distill-outcome"
     else:
         name = "distill-none"

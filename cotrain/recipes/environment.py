@@ -18,8 +18,8 @@ containers, judge models (refused by name), the environment's own retries and ti
 
 from __future__ import annotations
 
-from cotrain import GRPO, ConfigError, Recipe, Role, RunConfig, Sampling, constant_schedule, recipe
-from cotrain.config.team import cast_roles, team_objectives
+from cotrain import GRPO, ConfigError, Recipe, RunConfig, constant_schedule, recipe
+from cotrain.config.team import cast_roles, team_objectives, team_roles
 from cotrain.core.arguments import Positive
 from cotrain.core.errors import UnknownName
 from cotrain.envs.played import SEAT_REWARD, SEAT_REWARD_VALUE, Compare, PlayedTasks
@@ -59,11 +59,7 @@ def environment(
         )
 
     policies, policy_of_seat = cast_roles(run, seats, learners, shared=shared)
-    sampling = Sampling(max_tokens=max_tokens)
-    roles = {}
-    for seat, policy in policy_of_seat.items():
-        roles[seat] = Role(policy=policy, prompt="{problem}", sampling=sampling)
-
+    roles = team_roles(policy_of_seat, max_tokens=max_tokens)
     algorithm = GRPO(reward_weights={SEAT_REWARD: 1.0}, kl=run.kl_penalty())
     objectives = team_objectives(learners, algorithm, shared=shared)
 

@@ -55,7 +55,15 @@ from cotrain.algorithms.grpo import ReinforcePP
 from cotrain.core.arguments import Positive, Share
 from cotrain.data.word_problems.source import WordProblems
 from cotrain.rollout import common_roles
-from cotrain.rollout.proposals import LEARNABLE, Pay, Shown, of_length, propose_and_solve, proposer_role, write_problem
+from cotrain.rollout.proposals import (
+    LEARNABLE,
+    Example,
+    Pay,
+    of_length,
+    propose_and_solve,
+    proposer_role,
+    write_problem,
+)
 from cotrain.rollout.readers import Check, reader_of
 from cotrain.rollout.stores import TaskPool
 
@@ -64,7 +72,7 @@ from cotrain.rollout.stores import TaskPool
 class Variant:
     """What the two methods do differently. The fields are keyword arguments of ``propose_and_solve``."""
 
-    shown: Shown  # what the proposer's prompt shows of the pool
+    example: Example  # what the proposer's prompt shows of the pool
     labels: Literal["program", "vote"]  # what says which answers are right
     pay: Pay  # the proposer's reward, as a function of the success rate
     gate: bool  # whether a proposal that the program cannot solve is refused
@@ -73,8 +81,8 @@ class Variant:
 
 
 VARIANTS = {
-    "azr": Variant(shown="problem", labels="program", pay="learnable", gate=True, band=(0.0, 1.0), repeats=0.0),
-    "rzero": Variant(shown="nothing", labels="vote", pay="uncertain", gate=False, band=(0.3, 0.8), repeats=1.0),
+    "azr": Variant(example="problem", labels="program", pay="learnable", gate=True, band=(0.0, 1.0), repeats=0.0),
+    "rzero": Variant(example="nothing", labels="vote", pay="uncertain", gate=False, band=(0.3, 0.8), repeats=1.0),
 }
 
 

@@ -41,6 +41,7 @@ from cotrain import (
     Sampling,
     Task,
     alternate,
+    constant_schedule,
     examine,
     gives,
     measure_solver,
@@ -121,9 +122,9 @@ def spin(
             return Role(policy=policy, prompt=SOLVE_BARE, sampling=Sampling(max_tokens=MOST))
         return common_roles.solver(policy, run.model)
 
-    def make_phase(name: str, rival: str | None) -> Phase:
+    def make_phase(rival: str) -> Phase:
         protocol = partial(against_the_solution, rival=rival)
-        return Phase(name=name, protocol=protocol, objectives=("generator",), group_size=1)
+        return Phase(name=rival, protocol=protocol, objectives=("generator",), group_size=1)
 
     policies = {
         "generator": run.learner(iteration=iteration, reset=reset),
@@ -136,7 +137,8 @@ def spin(
 
     if control == "sft":
         objectives = {"generator": Objective(policy="generator", role="teacher", algorithm=SFT())}
-        schedule = alternate(make_phase("sft", None), ratio=(1,))
+        protocol = partial(against_the_solution, rival=None)
+        schedule = constant_schedule(protocol, "generator", name="sft", group_size=1)
     else:
         # A rival is a policy, and a role of the same name that it plays.
         rivals = {"opponent": snapshot(run.model, of="generator", every=iteration)}
@@ -148,7 +150,7 @@ def spin(
         objectives = {
             "generator": Objective(policy="generator", role="teacher", extra_roles=tuple(rivals), algorithm=prefer)
         }
-        phases = [make_phase(name, name) for name in rivals]
+        phases = [make_phase(name) for name in rivals]
         schedule = alternate(*phases, ratio=(1,) * len(rivals), warmup={"opponent": iteration})
 
     spin_recipe = run.recipe(

@@ -47,6 +47,7 @@ from cotrain import (
     Task,
     Turn,
     alternate,
+    constant_schedule,
     frozen,
     gather,
     gives,
@@ -208,7 +209,7 @@ def stv(
         )
         schedule = alternate(generator_phase, lesson_phase, ratio=(1, 0), warmup={"lessons": lessons})
     else:
-        schedule = alternate(generator_phase, ratio=(1,))
+        schedule = constant_schedule(generator_phase.protocol, *generator_phase.objectives, name="generator")
 
     return run.recipe(
         f"stv-{taught}" if taught != "sighted" else "stv",

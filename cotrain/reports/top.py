@@ -92,35 +92,35 @@ def _alarm_lines(alarms: Sequence[Mapping[str, Any]], width: int, max_lines: int
     return [Text(line, style="bold red") for line in lines]
 
 
-def draw_screen(shown: Mapping[str, Any], width: int = COLUMNS) -> Group:
+def draw_screen(run_facts: Mapping[str, Any], width: int = COLUMNS) -> Group:
     """The screen as 24 lines of 80 columns, or more lines for a long alarm. A narrower terminal, down to 40 columns,
     has the figures without their trends, and wrapped lines."""
     is_wide = width >= COLUMNS
     width = min(width, COLUMNS)
-    state = f"phase {escape_terminal(shown['phase'], 20)}"
-    if shown["ended"]:
+    state = f"phase {escape_terminal(run_facts['phase'], 20)}"
+    if run_facts["ended"]:
         state = "ended"
-    elif shown["stopped"]:
+    elif run_facts["stopped"]:
         state = "stopped by an error"
     time_left = ""
-    share = shown["share_spent"]
-    if not shown["ended"] and share and shown["seconds_a_step"]:
-        time_left = f"  {time_text(shown['step'] * (1.0 - share) / share * shown['seconds_a_step'])} left"
-    head = f"{escape_terminal(shown['run'], 24)}  step {shown['step']}, {share:.0%} done  {state}{time_left}"
+    share = run_facts["share_spent"]
+    if not run_facts["ended"] and share and run_facts["seconds_a_step"]:
+        time_left = f"  {time_text(run_facts['step'] * (1.0 - share) / share * run_facts['seconds_a_step'])} left"
+    head = f"{escape_terminal(run_facts['run'], 24)}  step {run_facts['step']}, {share:.0%} done  {state}{time_left}"
     facts = []
-    if shown["tokens"]:
-        facts.append(f"{number_text(shown['tokens'], share=False)} tokens")
-    if shown["seconds_a_step"]:
-        facts.append(f"{shown['seconds_a_step']:.1f} s a step")
-    if shown["gap"] is not None:
-        facts.append(f"called right minus right {shown['gap']:+.2f}")
+    if run_facts["tokens"]:
+        facts.append(f"{number_text(run_facts['tokens'], share=False)} tokens")
+    if run_facts["seconds_a_step"]:
+        facts.append(f"{run_facts['seconds_a_step']:.1f} s a step")
+    if run_facts["gap"] is not None:
+        facts.append(f"called right minus right {run_facts['gap']:+.2f}")
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), width=COLUMNS if is_wide else None)
     titles = ["role", "what", "now"]
     if is_wide:
         titles += [f"last {TREND}", ""]
     for title in titles:
         table.add_column(title, justify="right" if title == "now" else "left", no_wrap=True)
-    for role in shown["roles"][:ROLES]:
+    for role in run_facts["roles"][:ROLES]:
         speed = f"{role['tokens_per_second']:.0f} tokens/s" if role["tokens_per_second"] else ""
         length = f"{role['length']:.0f} tokens a turn" if role["length"] else ""
         figures = [(f"truth: {role['truth'].replace('_', ' ')}", role["right"])]
@@ -132,10 +132,10 @@ def draw_screen(shown: Mapping[str, Any], width: int = COLUMNS) -> Group:
             cells = (first_cell, name, now, spark_line(tuple(values)), last_cell)
             table.add_row(*(Text(escape_terminal(cell, 26), overflow="crop") for cell in cells[: len(titles)]))
 
-    role_lines = sum(1 + min(2, len(role["rewards"])) for role in shown["roles"][:ROLES])
+    role_lines = sum(1 + min(2, len(role["rewards"])) for role in run_facts["roles"][:ROLES])
     other_lines = 3  # two heads, and the titles of the table
     lines_left = LINES - other_lines - role_lines
-    alarm_lines = _alarm_lines(shown["alarms"], width, lines_left) or [Text("no alarm", style="green")]
+    alarm_lines = _alarm_lines(run_facts["alarms"], width, lines_left) or [Text("no alarm", style="green")]
     heads = [Text(head, style="bold"), Text(" · ".join(facts))]
     if is_wide:
         for line in heads:

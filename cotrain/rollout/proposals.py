@@ -52,7 +52,7 @@ answer, which follows from its own text. Do not solve it. Write the problem alon
 
 {hint}"""
 
-Shown = Literal["problem", "nothing"]  # what a proposer sees of the pool
+Example = Literal["problem", "nothing"]  # what a proposer sees of the pool
 Pay = Literal["hard", "learnable", "parabola", "uncertain", "target"]  # ``proposer_pay`` has their equations
 RECENT = 64  # problems of the pool that a new one is compared with
 LEARNABLE = Signal("learnable", meaning="what the proposer is paid for how hard its problem is")
@@ -107,12 +107,12 @@ def parse_proposal(text: str, fields: Mapping[str, Any]) -> Query | ParseFailure
     return Query(text=problem.strip())
 
 
-def hint_of(task: Task, pool: TaskPool, shown: str, reader: Reader) -> str:
-    """Return the problem in a proposer's prompt: one of the pool, if ``shown`` is "problem" and the pool has one.
+def hint_of(task: Task, pool: TaskPool, example: str, reader: Reader) -> str:
+    """Return the problem in a proposer's prompt: one of the pool, if ``example`` is "problem" and the pool has one.
 
     Else it is "" for word problems. For any others it is the task's, so that the proposer knows what they are like.
     """
-    if shown == "problem":
+    if example == "problem":
         pool_item = pool.draw_problem(rng_of("reference", task.id, len(pool.items)))
         if pool_item is not None:
             return pool_item.problem
@@ -163,7 +163,7 @@ async def propose_and_solve(
     *,
     pool: TaskPool,
     samples: Positive,
-    shown: Shown,
+    example: Example,
     labels: Literal["program", "vote"],
     pay: Pay,
     target: float,
@@ -179,7 +179,7 @@ async def propose_and_solve(
     Args:
         pool: problems that were proposed before.
         samples: solutions of a problem.
-        shown: what the proposer sees of the pool.
+        example: what the proposer sees of the pool.
         labels: what an answer is compared with: the answer of a program, or the majority of the answers.
         pay: the reward of the proposer, as a function of p.
         target: the p of the highest reward for ``pay="target"``.
@@ -190,7 +190,7 @@ async def propose_and_solve(
         reuse: instead of a refused proposal the solvers get a problem of the pool whose p was at most this.
         reader: reads and solves problems.
     """
-    proposal = await roles.proposer(hint=hint_of(task, pool, shown, reader), problem=task.prompt)
+    proposal = await roles.proposer(hint=hint_of(task, pool, example, reader), problem=task.prompt)
     is_refused = True
     try:
         text, problem = await read_proposal(proposal, task, reader, pool)

@@ -239,6 +239,11 @@ class Turn:
             raise ValueError(f"{self.id}: policy {self.completion.policy!r} speaks and gives no score")
         return self.completion.score
 
+    @property
+    def score_probability(self) -> float:
+        """σ(score): the probability that a score stands for as a logit. By tanh, which never overflows."""
+        return 0.5 * (1.0 + math.tanh(0.5 * self.score))
+
     def reward(self, signal: Signal, value: float, *, span: Span | None = None) -> None:
         """Give a reward to the whole turn, or to the tokens that hold ``span``, as the signal is per answer or per
         span. A value that is not finite, or one beyond ``LARGEST``, fails the turn.

@@ -10,24 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cotrain.config.policies import Program
+from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ModelError
 from cotrain.core.types import has_split
 from cotrain.data.preferences import Chats, ChatTask, messages_of
 from cotrain.prompts.chat_template import Message
 from cotrain.prompts.render import Renderer
-from cotrain.trainer.trainer import CoTrainer
+from cotrain.runs.check_models import renderer_of
 
 SPLITS = ("train", "validation", "test")
 
 
-def refuse_or_set_aside_replies(trainer: CoTrainer) -> None:
+def refuse_or_set_aside_replies(recipe: Recipe) -> None:
     """Set the rows aside whose replies cannot follow their prompts, in the tokens of whoever learns them. Raises
-    DataError where the data are not read leniently."""
-    tasks = trainer.recipe.tasks
+    DataError where the data are not read leniently. No weights are loaded."""
+    tasks = recipe.tasks
     if not isinstance(tasks, Chats):
         return
     reasons: dict[tuple[str, int], str] = {}
-    for renderer in _renderers_of_given_replies(trainer):
+    for renderer in _renderers_of_given_replies(recipe):
         for split, index, task in _all_tasks(tasks):
             reason = _why_unsayable(task, renderer)
             if reason is not None:
@@ -45,16 +46,18 @@ def _all_tasks(tasks: Chats) -> Iterator[tuple[str, int, ChatTask]]:
             yield split, index, task
 
 
-def _renderers_of_given_replies(trainer: CoTrainer) -> list[Renderer]:
+def _renderers_of_given_replies(recipe: Recipe) -> list[Renderer]:
     """The renderers of programs that say a file's replies in a model's tokens, where its prompts end with a thought."""
-    found = []
-    for role in trainer.recipe.roles.values():
-        spec = trainer.recipe.policies[role.policy]
-        renderer = trainer.policies.renderers.get(role.policy)
-        speaks_in_tokens = isinstance(spec, Program) and spec.tokens_of is not None
-        if speaks_in_tokens and isinstance(renderer, Renderer) and renderer.ends_prompts_with_thoughts:
-            found.append(renderer)
-    return found
+    renderers = []
+    for role in recipe.roles.values():
+        policy = recipe.policies[role.policy]
+        speaks_in_tokens = isinstance(policy, Program) and policy.tokens_of is not None
+        if not speaks_in_tokens:
+            continue
+        renderer = renderer_of(role.policy, recipe.policies)
+        if isinstance(renderer, Renderer) and renderer.ends_prompts_with_thoughts:
+            renderers.append(renderer)
+    return renderers
 
 
 def _why_unsayable(task: ChatTask, renderer: Renderer) -> str | None:

@@ -933,5 +933,5 @@ def _report_choice(best: Reading, lines: Iterable[str], why: Callable[[], str], 
     say(f"note: {why()}")
 
 
-def _end_of(text: str, shown: int = SHOWN) -> str:
-    return " ".join(text.split())[-shown:]
+def _end_of(text: str, length: int = SHOWN) -> str:
+    return " ".join(text.split())[-length:]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotrain.config.recipe import Recipe
-from cotrain.core.errors import RunDirectoryError, UnknownName
+from cotrain.core.errors import ConfigError, RunDirectoryError, UnknownName
 from cotrain.core.shipped import is_shipped
 from cotrain.core.verbosity import print_progress
 from cotrain.distributed.local import LocalBackend
@@ -18,7 +18,7 @@ from cotrain.metrics.table import table_rank
 from cotrain.rollout.common_roles import is_terse, verifier
 from cotrain.runs import manifest
 from cotrain.runs.changes import recipe_to_measure
-from cotrain.runs.check_tools import check_tools
+from cotrain.runs.check_models import check_tools
 from cotrain.runs.directory import RunDirectory, estimates_json
 from cotrain.runs.fitting import with_packing
 from cotrain.storage.kept_work import claim_place
@@ -44,14 +44,28 @@ def recipe_of(where: Path | str, *, judging: bool = False) -> Recipe:
 
 
 def open_trainer(
-    where: Path | str, answer_format: AnswerFormat | None = None, *, device: str = "auto", tool: str | None = None
+    where: Path | str,
+    answer_format: AnswerFormat | None = None,
+    *,
+    device: str = "auto",
+    tool: str | None = None,
+    needs_solver: bool = False,
 ) -> CoTrainer:
     """``load_trainer``, asked and read as ``answer_format`` says, without a look at how the models answer: by default
-    as the run has it; a model as it was taught, else one that is not the package's own for "The answer is …". ``tool``:
-    of whoever writes solutions; None: as the run has it."""
+    as the run has it; a model as it was taught, else one that is not the package's own for "The answer is …".
+
+    Args:
+        tool: of whoever writes solutions; None: as the run has it.
+        needs_solver: raise ConfigError for a run in which nobody solves problems.
+    """
     from cotrain.runs.choose_formats import DEFAULT_FORMAT, as_taught, choose_answer_format, choose_verdict_format
 
     recipe = recipe_of(where)
+    if needs_solver and "solver" not in recipe.roles:
+        raise ConfigError(
+            f"{where}: recipe {recipe.name!r} has no role 'solver' to talk to; it has {sorted(recipe.roles)}",
+            code="E_NO_SOLVER",
+        )
     answer_format = answer_format or DEFAULT_FORMAT
     if is_model(where):
         answer_format = as_taught(recipe, answer_format, print_progress)
@@ -127,15 +141,17 @@ def evaluate(
     role that answers nothing, RunDirectoryError for a step without a checkpoint."""
     folder = RunDirectory.open(directory)
     claim_place(folder.path)
-    trainer = load_trainer(directory, step=step, device=device)
+    recipe = recipe_of(directory)
     if split == "train":
         raise RunDirectoryError(
             "the training split is never evaluated on; choose validation, test or an ood split",
             code="E_TRAINING_SPLIT_EVALUATED",
         )
-    if samples is not None and solver not in trainer.recipe.roles:
-        raise UnknownName("role", solver, trainer.recipe.roles)
-    figures, episodes = trainer.evaluate(split, tasks or trainer.recipe.evaluation.tasks, group_size=samples)
+    if samples is not None and solver not in recipe.roles:
+        raise UnknownName("role", solver, recipe.roles)
+    recipe.tasks.size(split)  # raises UnknownName for a split that the source does not have
+    trainer = load_trainer(directory, recipe=recipe, step=step, device=device)
+    figures, episodes = trainer.evaluate(split, tasks or recipe.evaluation.tasks, group_size=samples)
     name = f"eval-{split}" if step is None else f"eval-{split}-step-{step}"
     if samples is not None:
         answering = sorted(key.split("/")[0] for key in figures if key.endswith("/pass@1"))

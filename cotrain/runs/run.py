@@ -142,13 +142,9 @@ def start_run(
     saved_recipe = recipe_json(
         recipe, checkpoint_every=checkpoint_every, keep_every=keep_every, async_steps=async_steps
     )
-    check_problems(recipe)  # raises for a split without problems
-    check_due(recipe)  # raises for an objective that could not be learned
-    if isinstance(backend, LocalBackend):  # else its models may lie on another machine
-        check_tools_if_any(recipe)
+    check_before_loading(recipe)
     with RunDirectory.begin(out) as directory:
         trainer = CoTrainer(recipe, backend=backend, wrap_engine=wrap_engine, async_steps=async_steps)
-        _check_dataset_replies(trainer)
         log = LoggingObserver(observer or SilentObserver(), directory.path)
         for note in packing_notes:
             log.message(note)
@@ -186,24 +182,47 @@ def resume_run(
         if not changed_code:
             check_code_unchanged(directory.path)
         _note_what_changed(directory, recipe, log)
+        check_dataset_replies(recipe)
         trainer = CoTrainer(
             recipe,
             backend=backend or LocalBackend(device),
             wrap_engine=wrap_engine,
             async_steps=int(saved_recipe.get("async_steps", 0)),
         )
-        _check_dataset_replies(trainer)
         return _train_to_end(directory, trainer, saved_recipe, log)
 
 
-def check_tools_if_any(recipe: Recipe) -> None:
-    """Raise ConfigError for a role that has tools and whose model cannot call them. The check is imported only where a
-    role has a tool, or where the tasks have tools (``OpenEnvEpisodes``, which is known by its method)."""
-    has_tool = any(role.tool is not None for role in recipe.roles.values())
-    if has_tool or hasattr(recipe.tasks, "check_can_call"):
-        from cotrain.runs.check_tools import check_tools
+def check_before_loading(recipe: Recipe) -> None:
+    """Raise UserError for what would end a run and can be known before any model is loaded, whatever backend will load
+    it: a split without problems, an objective that could not be learned, a model that does not fit its role, a reply
+    of a data set that the chat template cannot write."""
+    check_problems(recipe)
+    check_due(recipe)
+    check_models_if_needed(recipe)
+    check_dataset_replies(recipe)
 
-        check_tools(recipe)
+
+def check_models_if_needed(recipe: Recipe) -> None:
+    """Raise ConfigError for models that do not fit the recipe (``check_models.py``). The check is imported only where
+    there is something to check: a role has a tool, the tasks have tools (``OpenEnvEpisodes``, which is known by its
+    method), or there are several models."""
+    has_tool = any(role.tool is not None for role in recipe.roles.values()) or hasattr(recipe.tasks, "check_can_call")
+    models = {policy.model for policy in recipe.policies.values()}
+    if has_tool or len(models) > 1:
+        from cotrain.runs.check_models import check_models
+
+        check_models(recipe)
+
+
+def check_dataset_replies(recipe: Recipe) -> None:
+    """Check that the chat template can write each reply of a data set after its prompt. A row where it cannot is
+    refused, or set aside where the data are read leniently."""
+    # By an attribute, because ``isinstance`` would import the module of such tasks in every run.
+    has_replies = getattr(recipe.tasks, "has_replies", False)  # ``data.preferences.Chats``
+    if has_replies:
+        from cotrain.runs.check_replies import refuse_or_set_aside_replies
+
+        refuse_or_set_aside_replies(recipe)
 
 
 def _check_files(directory: RunDirectory) -> dict[str, Any]:
@@ -212,17 +231,6 @@ def _check_files(directory: RunDirectory) -> dict[str, Any]:
     manifest.verify_files(directory)
     checkpoints.sweep_leftovers(directory.checkpoints)
     return directory.read_recipe()
-
-
-def _check_dataset_replies(trainer: CoTrainer) -> None:
-    """Check that the chat template can write each reply of a data set after its prompt. A row where it cannot is
-    refused, or set aside where the data are read leniently."""
-    # By an attribute, because ``isinstance`` would import the module of such tasks in every run.
-    has_replies = getattr(trainer.recipe.tasks, "has_replies", False)  # ``data.preferences.Chats``
-    if has_replies:
-        from cotrain.runs.check_replies import refuse_or_set_aside_replies
-
-        refuse_or_set_aside_replies(trainer)
 
 
 def _write_first_files(

@@ -24,7 +24,7 @@ from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task, 
 from cotrain.core.verbosity import escape_terminal as visible
 from cotrain.inference.contract import Request
 from cotrain.metrics.heldout import trajectories_in
-from cotrain.models.load import load_model
+from cotrain.models.load import load_model, load_renderer
 from cotrain.pretraining.trainer import read_result
 from cotrain.prompts.chat_template import Message
 from cotrain.prompts.render import Renderer, generation_config_of
@@ -81,13 +81,8 @@ def run_chat(
         hold_chat(conversation.reply_lines, f"{directory}. Type something; Ctrl-D to leave.", read_line, once)
         return 0
 
-    trainer = opening.open_trainer(directory, answer_format, device=device, tool=tool)
+    trainer = opening.open_trainer(directory, answer_format, device=device, tool=tool, needs_solver=True)
     recipe = trainer.recipe
-    if "solver" not in recipe.roles:
-        raise ConfigError(
-            f"{directory}: recipe {recipe.name!r} has no role 'solver' to talk to; it has {sorted(recipe.roles)}",
-            code="E_NO_SOLVER",
-        )
     roles = {name: role.with_temperature(temperature) for name, role in recipe.roles.items()}
     runner = trainer.make_runner(recipe.seed, roles=roles)
     heading = (
@@ -149,16 +144,16 @@ class Conversation:
     """A conversation with a model in its own chat template, without a role of a run."""
 
     def __init__(self, model: Path | str, temperature: float, device: str, tool: str | None = None) -> None:
+        sampling = Sampling(max_tokens=REPLY_TOKENS, temperature=temperature)
+        self.role = Role(policy="model", prompt="{text}", sampling=sampling)
+        if tool is not None:
+            self.role = replace(self.role, tool=find_tool(tool))
+            marks_of(load_renderer(model), "chat")  # refuses a model that cannot call it, before its weights are read
         self.model, tokenizer = load_model(model)
         nn.Module.to(self.model, device)
         self.renderer = Renderer(tokenizer, generation_config_of(self.model))
         self.temperature = temperature
         self.messages: list[Message] = []
-        sampling = Sampling(max_tokens=REPLY_TOKENS, temperature=temperature)
-        self.role = Role(policy="model", prompt="{text}", sampling=sampling)
-        if tool is not None:
-            self.role = replace(self.role, tool=find_tool(tool))
-            marks_of(self.renderer, "chat")  # refuses a model that cannot call it
 
     def reply_lines(self, text: str, turn: int) -> list[str]:
         """Return the model's reply to ``text``, line by line. Raises TooLong where the conversation fills the context;

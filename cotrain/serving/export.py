@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,12 @@ def _check_exportable(spec: Policy, policy: str, directory: Path | str, *, merge
             f"policy {policy!r} of {directory} is a reward model; nanochat has none, leave --to out",
             code="E_NANOCHAT_REWARD_MODEL",
         )
+    if to == NANOCHAT:
+        from cotrain.models.nanochat import check_can_write
+
+        check_models_exist({policy: spec}, directory)
+        with _nanochat_errors(policy):
+            check_can_write(spec.model, trust_remote_code=getattr(spec, "trust_remote_code", False))
 
 
 def _export_to_transformers(exported: ExportedPolicy, target: Path, *, merged: bool, policy: str, say: Say) -> None:
@@ -152,10 +159,17 @@ def _export_to_nanochat(exported: ExportedPolicy, target: Path, *, merged: bool,
     with tempfile.TemporaryDirectory(prefix="cotrain-export-") as folder, filled_directory(target):
         exported.handle.save(Path(folder), merged=merged)
         stage = "chatrl" if exported.finished else "chatsft"
-        try:
+        with _nanochat_errors(policy):
             write_base_directory(Path(folder), target, stage=stage, step=exported.finished)
-        except ModelError as error:
-            raise ModelError(f"policy {policy!r} cannot go to nanochat: {error}", code=error.code) from error
+
+
+@contextmanager
+def _nanochat_errors(policy: str) -> Iterator[None]:
+    """Name the policy in an error about what nanochat does not have."""
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(f"policy {policy!r} cannot go to nanochat: {error}", code=error.code) from error
 
 
 def load_policy(directory: Path | str, recipe: Recipe, policy: str, *, say: Say = lambda text: None) -> ExportedPolicy:

@@ -7,7 +7,6 @@ that cannot be read is no error: the response says why, and a verdict of null is
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -197,9 +196,13 @@ def _review_result(turn: Turn) -> dict[str, Any]:
 
 def _score_result(turn: Turn) -> dict[str, Any]:
     """A reward model's score, with its sigmoid as the probability of CORRECT."""
-    logit = max(-700.0, min(700.0, turn.score))  # beyond, exp overflows
-    probability = 1.0 / (1.0 + math.exp(-logit))
-    return {"text": "", "steps": [], "final": float(turn.score > 0), "probability": probability, "failure": None}
+    return {
+        "text": "",
+        "steps": [],
+        "final": float(turn.score > 0),
+        "probability": turn.score_probability,
+        "failure": None,
+    }
 
 
 def _combine_reviews(reviews: Sequence[dict[str, Any]], texts: Sequence[str]) -> dict[str, Any]:

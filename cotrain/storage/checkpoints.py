@@ -66,6 +66,10 @@ MANIFEST = "manifest.json"
 STAGING = ".staging-"
 REPLACED = ".replaced-"
 TRASH = ".trash-"
+# Free bytes that a save asks for, for each byte of the checkpoint. One is for the checkpoint itself, which is written
+# beside the older ones: they go only when it has been read back. The other one stays free, as a reserve for what the
+# run appends until the next save (metrics, the ledger), and for headers and the manifest, which are not counted.
+FREE_BYTES_PER_BYTE = 2
 _STEP_FOLDER = re.compile(r"(?:\.replaced-)?step-(\d{6,})")
 _FILE_STEM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -320,10 +324,12 @@ def _rename_into_place(staging: Path, target: Path, files: Files) -> None:
 
 
 def _check_room(directory: Path, name: str, size: int, files: Files) -> None:
+    """Raise DiskError where a checkpoint of ``size`` bytes would leave too little room."""
     free = files.free(directory)
-    if free < 2 * size:
+    needed = FREE_BYTES_PER_BYTE * size
+    if free < needed:
         raise DiskError(
-            f"disk full: checkpoint {name} needs {_readable_size(2 * size)} free in {directory} and there are "
+            f"disk full: checkpoint {name} needs {_readable_size(needed)} free in {directory} and there are "
             f"{_readable_size(free)}; {_resume_text(directory, files)}; free some space and try again",
             errno.ENOSPC,
             code="E_DISK_FULL",

@@ -67,6 +67,13 @@ def digest_of_prefix(path: Path, limit: int) -> FileDigest:
     return growing.current_digest()
 
 
+def sync_appended(files: Files, file: FileIO, path: Path, what: str) -> None:
+    """Make what was appended to an open file so far durable. ``what``: it consists of, "rows". Raises DiskError."""
+    with report_disk_errors(f"write to {path}", lambda: f"{what} written before may not survive a power cut"):
+        files.fsync(file)
+        files.sync_directory(path.parent)
+
+
 def lost_file_error(path: Path) -> DiskError:
     """The error of a file that a run rests on, and that is gone."""
     return DiskError(

@@ -27,6 +27,7 @@ from cotrain.storage.file_ops import (
     read_blocks,
     replace_file,
     report_disk_errors,
+    sync_appended,
     write_all,
 )
 
@@ -73,10 +74,7 @@ class JsonlWriter:
 
     def sync(self) -> None:
         """Make every row so far durable; call it before the checkpoint that counts on them."""
-        file = self._checked_file()
-        with report_disk_errors(f"write to {self.path}", lambda: "rows written before may not survive a power cut"):
-            self._files.fsync(file)
-            self._files.sync_directory(self.path.parent)
+        sync_appended(self._files, self._checked_file(), self.path, "rows")
 
     def close(self) -> None:
         file = self._file

@@ -31,7 +31,16 @@ from cotrain.core.input_files import open_regular
 from cotrain.core.seeding import Address
 from cotrain.core.types import Episode, Trace
 from cotrain.storage.episode_json import ADVANTAGES, Advantages, episode_from_json, episode_to_json
-from cotrain.storage.file_ops import BLOCK, REAL_FILES, DiskError, Files, make_directory, report_disk_errors, write_all
+from cotrain.storage.file_ops import (
+    BLOCK,
+    REAL_FILES,
+    DiskError,
+    Files,
+    make_directory,
+    report_disk_errors,
+    sync_appended,
+    write_all,
+)
 
 NAME = "episodes.jsonl.gz"
 COMPRESSION = 6  # zlib's level; 9 takes twice as long for 1 % less
@@ -235,11 +244,7 @@ class Ledger:
     def sync(self) -> None:
         """Make every step so far durable; call it before the checkpoint that counts on them."""
         if self._file is not None:
-            with report_disk_errors(
-                f"write to {self.path}", lambda: "steps written before may not survive a power cut"
-            ):
-                self._files.fsync(self._file)
-                self._files.sync_directory(self.path.parent)
+            sync_appended(self._files, self._file, self.path, "steps")
 
     def close(self) -> None:
         file = self._file

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from cotrain.config.policies import Learning
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import UnknownName
 from cotrain.core.types import State, take_fields
 from cotrain.distributed.policy_handles import SCORING_OOM, PolicyHandle
 from cotrain.prompts.render import Renderer, Rendering
@@ -102,20 +102,6 @@ class PolicyStore:
             handle.name + MEMORY_SUFFIX: handle.counts().get(f"{handle.name}/{SCORING_OOM}", 0.0) for handle in self
         }
 
-    def check_same_tokenizer(self, objective: str, speaker: str, others: Iterable[str]) -> None:
-        """Raise ConfigError if one of these policies does not read the tokens that ``speaker`` samples."""
-        speaker_handle = self[speaker]
-        vocabulary = vocabulary_of(speaker_handle.renderer)
-        for name in others:
-            other = self[name]
-            if other.renderer is not None and vocabulary_of(other.renderer) != vocabulary:
-                raise ConfigError(
-                    f"objective {objective!r}: policy {name!r} ({other.spec.model}) has another tokenizer than "
-                    f"{speaker!r} ({speaker_handle.spec.model}), whose tokens it is to score; use models with one "
-                    f"tokenizer",
-                    code="E_TOKENIZERS_DIFFER",
-                )
-
     def state(self) -> State:
         return {h.name: h.state() for h in self if h.changes}
 
@@ -143,8 +129,3 @@ class PolicyStore:
         take_fields("tensors of policies", tensors, *(h.name for h in changing))
         for handle in changing:
             handle.load(state[handle.name], tensors[handle.name])
-
-
-def vocabulary_of(renderer: Rendering | None) -> dict[str, int] | None:
-    """Token → id; None for a renderer of bytes."""
-    return renderer.tokenizer.get_vocab() if isinstance(renderer, Renderer) else None

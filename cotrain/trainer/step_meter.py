@@ -105,15 +105,15 @@ class StepMeter:
         self._row |= credit_row(objective, credit.metrics, credit.dropped, len(credit.samples))
         self._row |= _scoring_row(objective, annotated, scored)
 
-    def add_update(self, learned: LearnedPolicy, terms: Sequence[LossTerm]) -> None:
+    def add_update(self, learner: LearnedPolicy, terms: Sequence[LossTerm]) -> None:
         """A policy was updated on these terms."""
-        policy = learned.policy
-        for _ in learned.reports:
+        policy = learner.policy
+        for _ in learner.reports:
             for term in terms:
                 self._flops.count_learning(policy, term)
-        self._changed += learned.changed_policies
-        self._row |= _update_row(learned, self._policies[policy].version)
-        reason = learned.reports[-1].skipped
+        self._changed += learner.changed_policies
+        self._row |= _update_row(learner, self._policies[policy].version)
+        reason = learner.reports[-1].skipped
         if reason is not None and policy + NON_FINITE_SUFFIX == _skipped_key(policy, reason):
             samples = {term.name: [sample.key for sample in term.samples] for term in terms}
             self._skipped.append({"step": self._step, "policy": policy, "reason": reason, "samples": samples})
@@ -198,13 +198,13 @@ def _scoring_row(objective: str, annotated: Sequence[Sample], scored: Sequence[S
     return row
 
 
-def _update_row(learned: LearnedPolicy, version: int) -> MetricsRow:
+def _update_row(learner: LearnedPolicy, version: int) -> MetricsRow:
     """The metrics of a policy's last update on a batch. The gap between sampler and learner is that of the first one,
     before the learner moves away from the sampler."""
-    policy = learned.policy
-    last = learned.reports[-1]
+    policy = learner.policy
+    last = learner.reports[-1]
     metrics = dict(last.metrics)
-    metrics |= {key: value for key, value in learned.reports[0].metrics.items() if "/sampler_trainer" in key}
+    metrics |= {key: value for key, value in learner.reports[0].metrics.items() if "/sampler_trainer" in key}
     row = learner_row(policy, metrics)
     row[f"{policy}/updates"] = version
     row[f"{policy}/skipped"] = float(not last.stepped)

@@ -19,7 +19,6 @@ from cotrain.algorithms.contract import (
     Batch,
     ContextTokens,
     LossTerm,
-    Needs,
     Sample,
     UpdateReport,
     split_context,
@@ -30,6 +29,7 @@ from cotrain.config.evaluation import held_out
 from cotrain.config.policies import samples_in_int8
 from cotrain.config.recipe import RAMP, Objective, Recipe
 from cotrain.config.schedule import Phase, stream_of, train_task
+from cotrain.config.tokenizers import check_same_tokenizers, policies_read
 from cotrain.core.seeding import rng_of, seed_of
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import UNLABELLED, Episode, State, Store, Task, Trace, take_fields
@@ -89,7 +89,7 @@ class CoTrainer:
         self.backend: Backend = backend or LocalBackend()
         # The backend loads each policy, or connects to its server, and gives a handle by which it is used.
         self.policies = PolicyStore(self.backend.open(recipe.policies, seed=recipe.seed))
-        check_same_tokenizers(recipe, self.policies)
+        check_same_tokenizers(recipe, self.policies.renderers)
         self.flops_meter = FlopsMeter(self.policies)
         # For each policy that is trained: the number of updates over which its learning rate decays. Usually those of
         # the whole run. A recipe with a ``horizon`` decays over that number of steps instead, as in a run that is
@@ -614,25 +614,6 @@ class CoTrainer:
         for policy in policies:
             if policy in versions:
                 self.backend.publish(policy, versions[policy])
-
-
-def check_same_tokenizers(recipe: Recipe, policies: PolicyStore) -> None:
-    """Raise ConfigError where an objective scores tokens with a policy whose tokenizer differs from the sampler's."""
-    for name, objective in recipe.objectives.items():
-        scorers = {objective.policy, *policies_read(objective.algorithm.needs())}
-        samplers = {recipe.roles[role].policy for role in objective.roles}
-        for sampler in samplers:
-            policies.check_same_tokenizer(name, sampler, sorted(scorers - {sampler}))
-
-
-def policies_read(needs: Needs) -> set[str]:
-    """The policies that an algorithm asks for log-probabilities or values."""
-    policies = set(needs.scoring_policies)
-    if needs.reference_policy is not None:
-        policies.add(needs.reference_policy)
-    if needs.value_policy is not None:
-        policies.add(needs.value_policy)
-    return policies
 
 
 def training_temperature(role: Role) -> float:

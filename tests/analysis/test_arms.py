@@ -50,5 +50,5 @@ def test_a_comparison_of_before_goes_on_though_a_setting_has_another_name(tmp_pa
 
 
 def test_a_page_says_how_many_test_problems_there_are():
-    assert shown_settings(alphaproof(target=2, among="test", evaluation_tasks=64))["test_problems"] == 1
+    assert shown_settings(alphaproof(target=2, target_split="test", evaluation_tasks=64))["test_problems"] == 1
     assert shown_settings(alphaproof(evaluation_tasks=64))["test_problems"] == 64

@@ -216,7 +216,7 @@ def test_a_new_phrase_that_the_judge_likes_is_found_with_examples(tmp_path):
     assert habit.name == "verified twice"
     assert habit.at_first < 0.2 and habit.now > 0.8
     assert habit.accepted_with == pytest.approx(1.0) and habit.accepted_without < 0.6
-    assert "Verified twice." in habit.shown
+    assert "Verified twice." in habit.example_text
     by_address = {one.address: one for one in run.rollouts}
     assert all("Verified" in by_address[address].response for address in habit.examples)
 

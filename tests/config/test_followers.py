@@ -9,7 +9,10 @@ from cotrain.algorithms.contract import PolicyClient
 from cotrain.config.followers import AverageHandle, SnapshotHandle, rate_at
 from cotrain.config.policies import Average, adapter, ema, frozen, snapshot, trainable
 from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.learner.logprobs import Scorer
+from cotrain.models.load import load_model
 from cotrain.recipes.grpo import grpo
+from tests.helpers import TINY
 from tests.sentences import refuses
 
 
@@ -126,3 +129,42 @@ def test_nonsense_is_refused():
     with refuses("E_FOLLOWS_ADAPTER", names="'generator'"):
         with_start(ema("shipped", of="generator"))
     assert (trainable("m").source_policy, frozen("m").source_policy, adapter("m").source_policy) == (None, None, None)
+
+
+def test_a_scorer_is_made_once_for_each_state_of_the_weights():
+    """To make one takes two small passes, which a second question does without; the bits are those of a new one."""
+    model, _ = load_model(TINY)
+    follower = AverageHandle("f", ema(TINY, of="p", rate=0.5), None, model)
+    source, _ = load_model(TINY)
+    with torch.no_grad():
+        for weight in source.parameters():
+            weight.mul_(1.5)
+    passes = []
+    model.get_decoder().register_forward_hook(lambda *given: passes.append(1))
+
+    def passes_of_question():
+        passes.clear()
+        scores = follower.logprobs([((5, 6), (7, 8, 9)), ((5, 6), (9,))])
+        count = len(passes)
+        expected = Scorer(model).logprobs([((5, 6), (7, 8, 9)), ((5, 6), (9,))])
+        assert all(torch.equal(one, other) for one, other in zip(scores, expected, strict=True))
+        return count
+
+    assert [passes_of_question() for _ in range(3)] == [3, 1, 1]
+    state, tensors = follower.state(), follower.tensors()
+    follower.follow(LoadedSource(source), 9)
+    assert [passes_of_question() for _ in range(2)] == [3, 1]
+    follower.load(state, tensors)
+    assert [passes_of_question() for _ in range(2)] == [3, 1]
+
+
+class LoadedSource(PolicyClient):
+    """A policy with the weights of a module, after one update."""
+
+    version = 1
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def weights(self):
+        return self.module.named_parameters()

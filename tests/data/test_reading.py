@@ -36,6 +36,16 @@ def test_strictly_the_first_bad_row_is_an_error_and_leniently_all_are_set_aside(
         "[1]",
     ]
     assert all(one.reason.startswith(one.where) for one in aside.refused)
+    assert [one.code for one in aside.refused] == [
+        "E_ROW_NOT_JSON",
+        "E_FIELD_MISSING",
+        "E_NUL_BYTE",
+        "E_FIELD_NOT_TEXT",
+        "E_ROW_NOT_OBJECT",
+    ]  # as the strict reader ends with, were the row the first bad one
+    for number, one in enumerate(aside.refused):
+        with refuses(one.code):
+            read_rows(_only(tmp_path / f"{number}.jsonl", [*GOOD, BAD[number]]), row_reader("question", "answer"))
     assert aside.summary_line().startswith(
         f"5 of 45 rows cannot be read and are left out; the first: {path}, row 5, column 2"
     )

@@ -178,7 +178,7 @@ def test_a_beginning_has_the_facts_it_needs_and_all_of_it_has_all():
 
 @pytest.mark.whole
 def test_one_target_is_all_that_is_measured_and_never_practised():
-    made = alphaproof(target=3, among="test", **SMALL)
+    made = alphaproof(target=3, target_split="test", **SMALL)
     assert made.name == "alphaproof-target" and made.tasks.get("test", 0).prompt == EASY.get("test", 3).prompt
     trainer = CoTrainer(replace(made, steps=1))
     trainer.step()

@@ -92,7 +92,7 @@ def test_the_revision_is_learned_as_an_answer_to_the_problem_alone():
     assert ByteRenderer().decode(traces["student"].prompt_ids) == ByteRenderer().decode(draft.prompt_ids)
     assert revision.metadata["kept"] >= draft.metadata["kept"] and revision.metadata.get("mended", True) is True
     assert NO in ByteRenderer().decode(revision.prompt_ids)  # the critique is read
-    traces = {t.role: t for t in played(revise_oneself, [TASK.solution], lambda f, rng: NO, by_words, learned="drafts")}
+    traces = {t.role: t for t in played(revise_oneself, [TASK.solution], lambda f, rng: NO, by_words, sft_on="drafts")}
     assert traces["student"].text == TASK.solution
     roles = [t.role for t in played(revise_oneself, ["nonsense"], lambda f, rng: NO, by_words)]
     assert roles == ["writer"]
@@ -133,7 +133,7 @@ def test_the_stages_follow_each_other():
     assert [made.schedule.phase_at(i).name for i in range(5)] == ["revise"] * 3 + ["prefer"] * 2
     assert made.policies["before"].first == 3
     assert made.leading_objective == "prefer" and made.objectives["prefer"].algorithm.reference == "before"
-    made = constitutional(stages="revise", learned="drafts", **SMALL)
+    made = constitutional(stages="revise", sft_on="drafts", **SMALL)
     assert made.leading_objective == "revise" and "before" not in made.policies
     made = constitutional(stages="prefer", feedback="program", **SMALL)
     assert "revise" not in made.objectives and made.schedule.phases[-1].options["checked"] is True

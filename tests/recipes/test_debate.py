@@ -146,16 +146,17 @@ def test_an_accusation_names_a_step():
     with refuses("E_SETTING_RANGE", names="-1"):
         debate(words=-1)
     with refuses("E_SETTING_RANGE"):
-        debate(by="dpo", group_size=1)
+        debate(algorithm="dpo", group_size=1)
     with refuses("E_KL_WITH_DPO", names="0.1"):
-        debate(by="dpo", kl=0.1)
+        debate(algorithm="dpo", kl=0.1)
 
 
 @pytest.mark.parametrize("game", [debate])
 def test_speeches_are_measured_under_the_rules_that_they_are_learned_under(game):
-    made = game(words=7, over=0.5, unread=-2.0, model=TINY)
+    made = game(words=7, overlong_penalty=0.5, unread=-2.0, model=TINY)
     for options in (made.evaluation.options, made.schedule.phases[0].options):
-        assert {key: options[key] for key in ("words", "over", "unread")} == {"words": 7, "over": 0.5, "unread": -2.0}
+        expected = {"words": 7, "overlong_penalty": 0.5, "unread": -2.0}
+        assert {key: options[key] for key in expected} == expected
 
 
 def test_an_accusation_holds_its_argument_and_its_words():
@@ -176,7 +177,7 @@ def test_verbose_debaters_are_paid_less_and_their_judge_does_not_care():
     def talk(fields, rng):
         return "well " * 5 + find_it(fields, rng)
 
-    for found in played(talk, samples=2, words=4, over=0.5, budget=99):
+    for found in played(talk, samples=2, words=4, overlong_penalty=0.5, budget=99):
         turns = [t for t in found["alice"] + found["bob"] if "paid" in values(t)]
         assert {values(t)["paid"] for t in turns if t.metadata["right_side"]} <= {0.75}  # 6 words, 2 beyond 4: half of
         # 0.5
@@ -247,7 +248,7 @@ def test_speeches_have_room_for_their_words_and_prompts_say_the_limit(game, mode
 
 def test_dpo_plus_has_the_constants_of_the_paper():
     for consultancy, gamma in ((False, 7.0), (True, 10.0)):
-        made = debate(by="dpo", consultancy=consultancy)
+        made = debate(algorithm="dpo", consultancy=consultancy)
         by = made.objectives["debater"].algorithm
         assert (by.soft, by.betas, by.sft, by.better) == (gamma, (0.5,), 0.005, PAID)
         assert made.policies["before"].every == 20

@@ -31,16 +31,17 @@ def test_the_student_nears_its_teacher_without_a_group_or_a_grade():
 
 
 @pytest.mark.whole
-def test_without_the_pull_it_is_grpo():
+def test_without_the_kl_it_is_grpo():
     arguments = {"group_size": 4, "steps": 2, **SMALL}
-    _, alone = play(distill(teacher=TINY, pull=0.0, outcome=1.0, **arguments), 2)
+    _, alone = play(distill(teacher=TINY, teacher_kl=0.0, outcome=1.0, **arguments), 2)
     _, usual = play(grpo(kl=0.0, **arguments), 2)
     assert alone.keys() == usual.keys() and all(torch.equal(alone[name], usual[name]) for name in alone)
 
 
 @pytest.mark.parametrize(
-    ("pull", "outcome", "code"), [(0.0, 0.0, "E_WEIGHTS_ALL_ZERO"), (-1.0, 1.0, "E_ARGUMENT_TYPE: pull of distill")]
+    ("teacher_kl", "outcome", "code"),
+    [(0.0, 0.0, "E_WEIGHTS_ALL_ZERO"), (-1.0, 1.0, "E_ARGUMENT_TYPE: teacher_kl of distill")],
 )
-def test_weights_that_teach_nothing_are_refused(pull, outcome, code):
+def test_weights_that_teach_nothing_are_refused(teacher_kl, outcome, code):
     with refuses(code):
-        distill(teacher=TINY, pull=pull, outcome=outcome, **SMALL)
+        distill(teacher=TINY, teacher_kl=teacher_kl, outcome=outcome, **SMALL)

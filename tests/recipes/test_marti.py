@@ -68,7 +68,7 @@ def test_a_debate_pays_for_getting_better():
     assert values(found["agent0"]) == [1.5] and values(found["agent1"]) == [0.5]
     assert values(found["agent0_hears"]) == [1.5] and values(found["agent1_hears"]) == [2.0]  # Q = 1; Q = 0
     assert found["agent0"][0].metadata["team"] is True
-    everybody = played(DEBATE, over="all")
+    everybody = played(DEBATE, history="all")
     assert values(everybody["agent0_hears"]) == values(everybody["agent1_hears"]) == [1.75]  # Q = 1/2
     quality = played(DEBATE, shaping="quality", beta=0.0)
     assert values(quality["agent0_hears"]) == [1.5] and values(quality["agent1_hears"]) == [1.0]
@@ -125,7 +125,7 @@ def test_nobody_hears_anybody_in_a_vote():
 
 @pytest.mark.whole
 def test_who_learns():
-    made = marti(still=1, **SMALL)
+    made = marti(frozen_agent=1, **SMALL)
     assert set(made.objectives) == {"agent0"} and not made.policies["agent1"].is_trained
     made = marti(workflow="chain", models=(TINY, "shipped-roles", "shipped"), **SMALL)
     assert [made.policies[f"agent{i}"].model for i in range(3)] == [TINY, "shipped-roles", "shipped"]
@@ -142,6 +142,6 @@ def test_what_it_refuses():
     with refuses("E_AGENT_MODELS"):
         marti(models=(TINY,))
     with refuses("E_AGENT_MODELS"):
-        marti(workflow="vote", agents=1, still=0)
+        marti(workflow="vote", agents=1, frozen_agent=0)
     with refuses("E_UNKNOWN_WORKFLOW"):
         played({"agent0": [RIGHT]}, workflow="debates")

@@ -20,7 +20,7 @@ from cotrain.recipes.environment import environment
 from cotrain.recipes.grpo import grpo
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
-from cotrain.runs.check_tools import check_tools
+from cotrain.runs.check_models import check_tools
 from cotrain.trainer.trainer import CoTrainer
 from tests.fakes import on_the_path
 from tests.formats.chat_templates import QWEN_2_5, QWEN_2_5_TOOLS, renderer_of

@@ -27,15 +27,15 @@ def test_large_groups_are_thinned_by_address():
     assert len(set(some)) == 3 and some == sorted(some) == Subsample(size=3).draw_indices(KEYS, [5.0] * 6)
     moved = Subsample(size=3).draw_indices(KEYS[::-1], [1.0] * 6)
     assert {KEYS[i] for i in some} == {KEYS[::-1][i] for i in moved}  # the place does not matter
-    assert Subsample(size=1, by="advantage").draw_indices(KEYS, [0, 0, 0, 2.0, 0, 0]) == [3]
-    assert Subsample(size=2, by="advantage").draw_indices(KEYS[:3], [0.0, 0.1, 2.0]) == [1, 2]
+    assert Subsample(size=1, sampling="advantage").draw_indices(KEYS, [0, 0, 0, 2.0, 0, 0]) == [3]
+    assert Subsample(size=2, sampling="advantage").draw_indices(KEYS[:3], [0.0, 0.1, 2.0]) == [1, 2]
 
 
 @pytest.mark.whole
 def test_chances_are_equal_or_proportional_to_the_advantage():
     pairs = [(f"{i}:a", f"{i}:b") for i in range(4000)]
-    for by, share in (("random", 0.5), ("advantage", 0.75)):
-        first = sum(Subsample(size=1, by=by).draw_indices(pair, [3.0, 1.0]) == [0] for pair in pairs)
+    for sampling, share in (("random", 0.5), ("advantage", 0.75)):
+        first = sum(Subsample(size=1, sampling=sampling).draw_indices(pair, [3.0, 1.0]) == [0] for pair in pairs)
         assert abs(first / len(pairs) - share) < 0.02
 
 
@@ -57,5 +57,5 @@ def test_statistics_are_those_of_all_traces():
 def test_nonsense_is_refused():
     with refuses("E_SETTING_RANGE"):
         Subsample(size=0)
-    with refuses("E_UNKNOWN_BY"):
-        Subsample(size=1, by="luck")
+    with refuses("E_UNKNOWN_SAMPLING"):
+        Subsample(size=1, sampling="luck")

@@ -24,7 +24,7 @@ from cotrain.recipes.tango import tango
 from cotrain.rollout.common_roles import solver
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.rollout.token_calls import MAX_OUTPUT, calculate
-from cotrain.runs.check_tools import check_tools
+from cotrain.runs.check_models import check_tools
 from cotrain.runs.directory import RunDirectory
 from cotrain.runs.run import start_run
 from tests.helpers import TINY

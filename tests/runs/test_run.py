@@ -115,14 +115,14 @@ CASTS = {
     "grpo-oracle": lambda tasks: briefly(grpo(steps=2, tasks=tasks, steps_judged_by="oracle", **SMALL)),
     "alphaproof": lambda tasks: briefly(alphaproof(steps=3, budget=300, tasks=tasks, **ALONE)),
     "alphaproof-target": lambda tasks: briefly(
-        alphaproof(steps=3, budget=300, target=2, among="test", tasks=tasks, **ALONE)
+        alphaproof(steps=3, budget=300, target=2, target_split="test", tasks=tasks, **ALONE)
     ),
     "at-grpo": lambda tasks: briefly(at_grpo(steps=3, rounds=2, tasks=tasks, **SMALL)),
     "bipolicy": lambda tasks: briefly(bipolicy(steps=3, reviews=2, tasks=tasks, **SMALL)),
     "bipolicy-shared": lambda tasks: briefly(bipolicy(steps=2, reviews=2, weights="shared", tasks=tasks, **SMALL)),
     "debate": lambda tasks: briefly(debate(steps=3, drafts=8, tasks=tasks, **GAMES)),
     "debate-dpo": lambda tasks: briefly(
-        debate(by="dpo", turns=2, leaves=2, iteration=2, steps=4, drafts=8, tasks=tasks, **GAMES)
+        debate(algorithm="dpo", turns=2, leaves=2, iteration=2, steps=4, drafts=8, tasks=tasks, **GAMES)
     ),
     "pair-judge": lambda tasks: briefly(pair_judge(steps=3, keep=2, tasks=tasks, **SMALL)),
     "reward": lambda tasks: briefly(reward(steps=3, tasks=tasks, **ALONE)),

@@ -32,7 +32,7 @@ CASES = {  # "recipe" or "recipe: variant" → arguments beside those of ``shipp
     "debate_solve": {**GAMES, "steps": 3},
     "debate_solve: frozen": {**GAMES, "judge": "frozen", "votes": 2},
     "debate_solve: consultant": {**GAMES, "critic": "consultant", "kl": 0.01},
-    "debate_solve: dpo": {**GAMES, "by": "dpo", "iteration": 1, "steps": 3},
+    "debate_solve: dpo": {**GAMES, "algorithm": "dpo", "iteration": 1, "steps": 3},
     "debate_solve: rlaif": {"critic": "none"},
     "dsm": {
         "analysis": "asked",

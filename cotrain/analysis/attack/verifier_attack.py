@@ -90,9 +90,9 @@ def attack(
     is_model = opening.is_model(directory)
     folder = RunDirectory(out or (Path("evals") / recipe.name if is_model else directory))
     claim_place(folder.path)
-    trainer = opening.load_trainer(directory, recipe=recipe, step=0 if start else None, device=device)
+    solver = _choose_solver(recipe, fixed)
     tasks = held_out(recipe.tasks, split, problems, recipe.seed)
-    solver = _choose_solver(trainer, fixed)
+    trainer = opening.load_trainer(directory, recipe=recipe, step=0 if start else None, device=device)
     strings = injection_corpus(seed)
     corpus = {"seed": seed, "strings": len(strings), "digest": corpus_digest(strings)}
     depends_on = {
@@ -171,9 +171,9 @@ def _reviews_solutions(role: Role) -> bool:
     return role.parse is not None and "solution" in fields_of(role.prompt)
 
 
-def _choose_solver(trainer: CoTrainer, fixed: bool) -> Role:
-    """The role whose wrong solutions are taken."""
-    recipe = trainer.recipe
+def _choose_solver(recipe: Recipe, fixed: bool) -> Role:
+    """The role whose wrong solutions are taken. Raises UnknownName where nobody solves problems, ConfigError where the
+    recipe keeps no solver as it began."""
     if "solver" not in recipe.roles:
         raise UnknownName("role (whose wrong solutions are taken)", "solver", recipe.roles)
     solver = recipe.roles["solver"]

@@ -81,7 +81,7 @@ class NewHabit:
     accepted_without: float  # and at the same steps of those that do not, or of the first answers where all have it
     right_with: float | None  # share of the last answers with it that are right; None where nobody knows
     examples: tuple[str, ...]  # addresses
-    shown: str  # how it stands in the first example
+    example_text: str  # how it stands in the first example
 
     def lines(self) -> list[str]:
         name = f"“{self.name}”" if self.kind == "phrase" else self.name
@@ -89,7 +89,7 @@ class NewHabit:
         if self.right_with is not None:
             liked += f"; of the last {100 * self.right_with:.0f} % are right"
         head = f"{name}: {100 * self.at_first:.0f} % → {100 * self.now:.0f} %; {liked}"
-        return [head, f"    {', '.join(self.examples)}: {self.shown}"]
+        return [head, f"    {', '.join(self.examples)}: {self.example_text}"]
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -102,7 +102,7 @@ class NewHabit:
             "accepted_without": self.accepted_without,
             "right_with": self.right_with,
             "examples": list(self.examples),
-            "shown": self.shown,
+            "shown": self.example_text,
         }
 
 
@@ -287,7 +287,7 @@ def _describe(habit: _Habit, answers: _Answers, level: float) -> NewHabit | None
         accepted_without=liking.accepted_without,
         right_with=sum(truths) / len(truths) if truths else None,
         examples=tuple(rollout.address for rollout in examples[:EXAMPLES]),
-        shown=_excerpt(examples[0].response, habit),
+        example_text=_excerpt(examples[0].response, habit),
     )
 
 

@@ -16,7 +16,7 @@ from cotrain.config.registry import find_recipe, make_recipe
 from cotrain.core.errors import ConfigError, UnknownName, UserError
 from cotrain.core.nearest_names import current_name, nearest_name
 from cotrain.reports.compare_words import slug_of
-from cotrain.runs.check_tools import check_tools
+from cotrain.runs.check_models import check_models
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +150,7 @@ def recipe_of_arm(arm: Arm, source: Mapping[str, Any], overrides: Sequence[str],
         _check_parameters(arm)
         recipe = override(make_recipe(arm.target, {**arm.arguments, **source}), [*overrides, *arm.overrides])
         check_problems(recipe)
-        check_tools(recipe)
+        check_models(recipe)
         if not begun:
             has_warmup = "warmup" in find_recipe(arm.target).taken
             warmup_flag = f"{arm.target}:warmup=" if has_warmup else ""

@@ -65,6 +65,7 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
     if not plan.changed_code:
         _check_code_unchanged(plan, arms)
     recipes = plan.make_recipes(arms)
+    check_directory(plan, arms)  # before a look at the answers of models, which may take minutes
     task_flags = plan.problem_arguments
     source = plan.task_argument()
     how = AnswerFormat(
@@ -181,7 +182,20 @@ def _check_code_unchanged(plan: ComparisonPlan, arms: Sequence[Arm]) -> None:
 
 
 def claim_directory(plan: ComparisonPlan, arms: Sequence[Arm]) -> None:
-    """A comparison directory belongs to one set of settings; more seeds and other arms may be added later."""
+    """Write the settings of a comparison into its directory, which belongs to them from then on. Errors: see
+    ``check_directory``."""
+    settings = check_directory(plan, arms)
+    try:
+        replace_file(plan.out / "settings.json", json.dumps(settings, indent=1).encode())
+    except DiskError as error:
+        raise ConfigError(
+            f"{plan.out} cannot hold a comparison: {error}; choose another --out", code="E_OUT_NOT_COMPARISON"
+        ) from error
+
+
+def check_directory(plan: ComparisonPlan, arms: Sequence[Arm]) -> dict[str, Any]:
+    """Return the settings of a comparison, to which its directory belongs; more seeds and other arms may be added
+    later. Raises ConfigError for a directory that holds something else, or a comparison with other settings."""
     free = {"arms", "seeds", "out", "checkpoint_every", "workers", "device", "changed_code"}
     names = [name for name in ComparisonPlan.__dataclass_fields__ if name not in free]
     settings: dict[str, Any] = json.loads(json.dumps({name: getattr(plan, name) for name in names}))
@@ -211,12 +225,7 @@ def claim_directory(plan: ComparisonPlan, arms: Sequence[Arm]) -> None:
             f"{out} holds a comparison with other settings ({old_values}); give those, or choose another --out",
             code="E_COMPARISON_DIFFERS",
         )
-    try:
-        replace_file(path, json.dumps(settings, indent=1).encode())
-    except DiskError as error:
-        raise ConfigError(
-            f"{out} cannot hold a comparison: {error}; choose another --out", code="E_OUT_NOT_COMPARISON"
-        ) from error
+    return settings
 
 
 def _settings_by_name(settings: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from cotrain.analysis.comparison.arms import distinct_arms
 from cotrain.analysis.comparison.compare import ComparisonPlan, compare
 from cotrain.analysis.comparison.study_file import Gate, Study, git_status
 from cotrain.core.errors import ConfigError, UnknownName
@@ -30,7 +31,10 @@ Say = Callable[[str], None]
 
 def run_study(study: Study, *, say: Say = print) -> dict[str, Any]:
     """Run what is not done yet and write ``study.json``, ``report.html`` and ``table.md``. Returns the content of the
-    first, with ``lines`` for a terminal. Raises ConfigError for a folder of another study, StoppedBySignal."""
+    first, with ``lines`` for a terminal. Raises ConfigError for a folder of another study and for an arm that could not
+    run, before anything is run; StoppedBySignal."""
+    for plan in study.parts.values():
+        plan.make_recipes(distinct_arms(plan.arms))
     document = _begin_study(study)
     say(f"study {study.path.name}, sha256 {study.sha256[:12]}: {document['git']['words']}")
     if study.gate is not None:

@@ -4,7 +4,7 @@ Hubert et al. 2025 (Nature, s41586-025-09833-y). A policy proposes steps, a prog
 search over them (``recipes/alphaproof/step_search.py``) spends ``budget`` tokens on a problem. The steps of a right
 chain are learned by cross-entropy, as in AlphaZero's loop. Nobody but the program says what is right.
 
-``target=N`` is test-time RL: problem N of the split ``among`` is the only one that counts.
+``target=N`` is test-time RL: problem N of the split ``target_split`` is the only one that counts.
 
 - The training split has variants of the target: other numbers, and questions from the middle of its chain
   (``recipes/alphaproof/variants.py``). The target is not among them.
@@ -62,7 +62,7 @@ def alphaproof(
     search: bool = True,  # search over steps; else sample whole solutions with the same budget
     verdicts: Verdicts = "steps",  # what the program judges while it is searched
     target: int | None = None,  # test-time RL on this problem
-    among: str = "ood_length",  # split of the target
+    target_split: str = "ood_length",  # split of the target
     practice: bool = True,  # practise on variants of the target; else on the target itself
     beginnings: Share = 0.5,  # share of the variants that ask for the middle of its chain
     checker: str | None = None,  # command of a program that checks steps: "python my_checker.py"
@@ -96,7 +96,7 @@ def alphaproof(
     if target is not None:
         tasks = Variants(
             source_settings=source.describe()["settings"],
-            split=among,
+            split=target_split,
             index=target,
             practice=practice,
             beginnings=beginnings,

@@ -180,11 +180,11 @@ def _note_mended(task: Task, name: str, draft: Turn, revision: Turn) -> None:
 WRITERS = ("writer", "writer_critic", "writer_reviser")  # roles that draft, criticise and revise what is to be learned
 
 
-async def revise_oneself(task: Task, roles: Roles, *, learned: Literal["revisions", "drafts"] = "revisions") -> None:
+async def revise_oneself(task: Task, roles: Roles, *, sft_on: Literal["revisions", "drafts"] = "revisions") -> None:
     """``WRITERS`` draft a solution, criticise it under a drawn principle, and revise it. The role ``student`` repeats
     the revision under the solver's prompt, and this is what is learned.
 
-    ``learned="drafts"``: the student repeats the draft instead.
+    ``sft_on="drafts"``: the student repeats the draft instead.
     """
     author, critic, reviser = WRITERS
     for draft in await attempts(task, roles, 1, role=author):
@@ -197,7 +197,7 @@ async def revise_oneself(task: Task, roles: Roles, *, learned: Literal["revision
         note_kept(task, revision)
         _note_mended(task, name, draft, revision)
 
-        learned_turn = draft if learned == "drafts" else revision
+        learned_turn = draft if sft_on == "drafts" else revision
         if learned_turn.parsed.ok:
             text = roles.student.format_solution(learned_turn.tagged_text)
             await roles.student(problem=task.prompt, said=text)

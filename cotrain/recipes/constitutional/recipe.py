@@ -14,7 +14,7 @@ them, but what it finds is only measured, except in the control ``feedback="prog
 Controls are parameters:
 
 - ``stages``: only one of the two stages.
-- ``learned="drafts"``: the first stage learns the drafts instead of the revisions, in as many steps.
+- ``sft_on="drafts"``: the first stage learns the drafts instead of the revisions, in as many steps.
 - ``feedback="program"``: the program pays in the second stage, in place of the critic.
 
 What differs from the paper:
@@ -110,7 +110,7 @@ def constitutional(
     run: RunConfig,
     *,
     stages: Literal["both", "revise", "prefer"] = "both",  # stages that are run
-    learned: Literal["revisions", "drafts"] = "revisions",  # what the first stage learns
+    sft_on: Literal["revisions", "drafts"] = "revisions",  # what the first stage learns
     feedback: Literal["self", "program"] = "self",  # who says in the second stage whether a principle is kept
     revising: int = 60,  # steps of the first stage
     iteration: int = 60,  # updates of the second stage before DPO's reference is renewed
@@ -141,7 +141,7 @@ def constitutional(
         roles[critic_name] = principle_critic("writer", run.model)
         roles[reviser_name] = principle_reviser("writer", run.model)
         objectives["revise"] = Objective(policy="generator", role="student", algorithm=SFT())
-        protocol = partial(revise_oneself, learned=learned)
+        protocol = partial(revise_oneself, sft_on=sft_on)
         phases.append(Phase(name="revise", protocol=protocol, objectives=("revise",), group_size=1))
         warmup["revise"] = revising
 

@@ -6,7 +6,7 @@ argument. Each speech has two signals:
 ::
 
     won     share of the judge's verdicts for its side. What one debater wins, the other one loses
-    paid    won − over · min(1, max(0, words − limit) / limit), or ``unread`` for a speech that cannot be read
+    paid    won − overlong_penalty · min(1, max(0, words − limit) / limit); ``unread`` for one that cannot be read
 
 The debaters learn from ``paid``, so that the word limit and the format cost only the one who breaks them.
 """
@@ -80,18 +80,18 @@ def debate_shares(hits: Sequence[bool | None]) -> tuple[float, float]:
     return share_of_first, 1.0 - share_of_first
 
 
-def speech_pay(share_won: float, words: int, limit: int, over: float) -> float:
+def speech_pay(share_won: float, words: int, limit: int, overlong_penalty: float) -> float:
     """The reward of a speech that wins this share, with its number of words. ``limit`` 0: no limit."""
     if not limit:
         return share_won
     share_over = max(0, words - limit) / limit
-    return share_won - over * min(1.0, share_over)
+    return share_won - overlong_penalty * min(1.0, share_over)
 
 
-def reward_speech(turn: Turn, share_won: float, limit: int, over: float, unread: float) -> None:
+def reward_speech(turn: Turn, share_won: float, limit: int, overlong_penalty: float, unread: float) -> None:
     """The signal ``paid`` of a speech."""
     if turn.parsed.ok:
-        turn.reward(PAID, speech_pay(share_won, turn.parsed.words, limit, over))
+        turn.reward(PAID, speech_pay(share_won, turn.parsed.words, limit, overlong_penalty))
     else:
         turn.reward(PAID, unread)
 
@@ -115,7 +115,7 @@ async def argue(
     consultancy: bool = False,
     jury: NotNegative = 0,
     words: NotNegative = 0,
-    over: float = 1.0,
+    overlong_penalty: float = 1.0,
     unread: float = -1.0,
 ) -> None:
     """One debate of ``turns`` turns, in each of which both sides speak at once.
@@ -174,7 +174,7 @@ async def argue(
     for speech, first_share in zip(speeches, first_side_shares, strict=True):
         share_won = first_share if speaker == 0 else 1.0 - first_share
         speech.reward(WON, share_won)
-        reward_speech(speech, share_won, words, over, unread)
+        reward_speech(speech, share_won, words, overlong_penalty, unread)
         speech.add_metadata(JUDGED_RIGHT, first_share if right_is_first else 1.0 - first_share)
     if reply is not None:
         mean_share = sum(first_side_shares) / len(first_side_shares)

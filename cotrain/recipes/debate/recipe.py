@@ -9,7 +9,7 @@ less a penalty for words beyond the limit, or −1 if it cannot be read. The jud
     judge="frozen"   a model reads both sides and votes ``votes`` times
 
 In each debate one speech is drawn to be learned from: all before it is said once, and ``group_size`` speeches are
-sampled in its place and compared with each other, by Dr. GRPO, or with ``by="dpo"`` by DPO+.
+sampled in its place and compared with each other, by Dr. GRPO, or with ``algorithm="dpo"`` by DPO+.
 
 The control ``consultancy`` has one debater alone, on a drawn side. ``judged_right`` is the share of verdicts for the
 right solution, and ``judge/mcc`` says how true the judge's verdicts are. ``cotrain xplay --seats`` lets debaters of
@@ -28,11 +28,10 @@ from typing import Literal
 from cotrain import (
     ConfigError,
     Objective,
-    Phase,
     Recipe,
     Role,
     RunConfig,
-    alternate,
+    constant_schedule,
     frozen,
     measure_solver,
     recipe,
@@ -63,11 +62,11 @@ def debate(
     judge: Literal["budget", "frozen"] = "budget",  # budget: checks one step; frozen: a model reads and votes
     votes: int = 8,  # votes of a model that judges
     consultancy: bool = False,  # one debater alone, on a drawn side
-    by: Literal["rl", "dpo"] = "rl",  # how the debater learns from the compared speeches
+    algorithm: Literal["rl", "dpo"] = "rl",  # how the debater learns from the compared speeches
     turns: int = 1,  # turns of a debate; in each both sides speak at once
     leaves: int = 1,  # continuations of a speech that is not the last, whose outcomes are averaged
     words: int | None = None,  # limit of a speech, 0 for none (default: 100; 4 for the shipped models)
-    over: float = 1.0,  # penalty of a speech of twice the limit, or more
+    overlong_penalty: float = 1.0,  # penalty of a speech of twice the limit, or more
     unread: float = -1.0,  # reward of a speech that cannot be read
     drafts: int = 4,  # solutions of a problem, from which the right and the wrong one are taken
     iteration: int = 20,  # updates after which DPO+'s reference is renewed
@@ -79,8 +78,8 @@ def debate(
     at_least(2, "debate", drafts=drafts)
     limit = default_limit(run.model) if words is None else words
     soft = gamma or (10.0 if consultancy else 7.0)
-    branches = Branches(by=by, iteration=iteration, beta=beta, soft=soft, sft=sft)
-    check_speeches("debate", run, branches, limit, over)
+    branches = Branches(algorithm=algorithm, iteration=iteration, beta=beta, soft=soft, sft=sft)
+    check_speeches("debate", run, branches, limit, overlong_penalty)
     common_roles.check_taught("debate", run.model)
 
     if turns == 1:
@@ -102,31 +101,31 @@ def debate(
     protocol = partial(
         argue,
         words=limit,
-        over=over,
+        overlong_penalty=overlong_penalty,
         unread=unread,
         jury=votes if judge == "frozen" else 0,
         drafts=drafts,
         consultancy=consultancy,
         turns=turns,
     )
-    phase = Phase(
+    schedule = constant_schedule(
+        partial(protocol, samples=run.group_size, leaves=leaves),
+        "debater",
         name="debate",
-        protocol=partial(protocol, samples=run.group_size, leaves=leaves),
-        objectives=("debater",),
         group_size=1,  # the protocol samples a group of speeches itself
     )
 
     name = "debate"
     if consultancy:
         name += "-consultancy"
-    if by == "dpo":
+    if algorithm == "dpo":
         name += "-dpo"
     return run.recipe(
         name,
         policies=policies,
         roles=roles,
         objectives={"debater": branches.objective(run, "alice", "bob")},
-        schedule=alternate(phase, ratio=(1,)),
+        schedule=schedule,
         evaluate=protocol,
         measures=tuple(measures),
     )
@@ -136,7 +135,7 @@ def debate(
 class Branches:
     """How the policy of the debaters learns from speeches that continue the same beginning: by RL or by DPO+."""
 
-    by: Literal["rl", "dpo"]
+    algorithm: Literal["rl", "dpo"]
     iteration: int  # updates with one reference, for DPO+ as all that follow
     beta: float  # β
     soft: float  # γ of the soft labels
@@ -144,7 +143,7 @@ class Branches:
 
     def policies(self, run: RunConfig) -> dict[str, Policy]:
         """The policy of the debaters, and the reference of its loss."""
-        if self.by == "rl":
+        if self.algorithm == "rl":
             return {"debater": run.learner(), **run.reference_policies()}
         before = snapshot(run.model, of="debater", every=self.iteration)
         return {"debater": run.learner(), "before": before}
@@ -152,7 +151,7 @@ class Branches:
     def objective(self, run: RunConfig, role: str, *extra_roles: str) -> Objective:
         """The objective of the policy, which plays these roles."""
         learn: Algorithm
-        if self.by == "rl":
+        if self.algorithm == "rl":
             learn = DrGRPO(reward_weights={PAID: 1.0}, kl=run.kl_penalty())
         else:
             learn = Preference(
@@ -161,18 +160,21 @@ class Branches:
         return Objective(policy="debater", role=role, extra_roles=extra_roles, algorithm=learn)
 
 
-def check_speeches(name: str, run: RunConfig, branches: Branches, limit: int, over: float) -> None:
+def check_speeches(name: str, run: RunConfig, branches: Branches, limit: int, overlong_penalty: float) -> None:
     """Raise ConfigError for rules under which no speech can be paid, or no two can be compared."""
-    if min(limit, over) < 0:
-        raise ConfigError(f"{name}: words is {limit} and over {over}; expected 0 or more", code="E_SETTING_RANGE")
-    if branches.by == "dpo" and run.kl:
+    if min(limit, overlong_penalty) < 0:
         raise ConfigError(
-            f"{name}: kl is {run.kl}, and DPO+ is held by its own reference; leave kl at 0, or by at rl",
+            f"{name}: words is {limit} and overlong_penalty {overlong_penalty}; expected 0 or more",
+            code="E_SETTING_RANGE",
+        )
+    if branches.algorithm == "dpo" and run.kl:
+        raise ConfigError(
+            f"{name}: kl is {run.kl}, and DPO+ is held by its own reference; leave kl at 0, or algorithm at rl",
             code="E_KL_WITH_DPO",
         )
-    if branches.by == "dpo" and run.group_size < 2:
+    if branches.algorithm == "dpo" and run.group_size < 2:
         raise ConfigError(
-            f"{name}: by=dpo compares speeches, and group_size is {run.group_size}; expected at least 2",
+            f"{name}: algorithm=dpo compares speeches, and group_size is {run.group_size}; expected at least 2",
             code="E_SETTING_RANGE",
         )
 

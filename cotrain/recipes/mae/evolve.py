@@ -184,27 +184,27 @@ async def evolve(
     samples: Positive,
     votes: Positive = 1,
     quality: float = 0.7,
-    shown_share: float = 0.5,
+    example_rate: float = 0.5,
     truth: float = 0.0,
     oracle: bool = False,
     reader: Reader = WORDS,
 ) -> None:
     """One question with ``samples`` trial answers, then ``samples`` answers to a question of the pool.
 
-    ``quality``: least quality with which a question enters the pool. ``shown_share``: probability with which the
+    ``quality``: least quality with which a question enters the pool. ``example_rate``: probability with which the
     proposer is shown a problem of the pool.
     """
     scorer = TextScorer(roles=roles, reader=reader, votes=votes, truth=truth, oracle=oracle)
     # One after the other: both call the judge, and the n-th call of a role is sampled with the n-th seed.
-    await _play_proposer(task, scorer, pool, samples, quality, shown_share)
+    await _play_proposer(task, scorer, pool, samples, quality, example_rate)
     await _play_solver(task, scorer, pool, samples)
 
 
 async def _play_proposer(
-    task: Task, scorer: TextScorer, pool: TaskPool, samples: int, threshold: float, shown_share: float
+    task: Task, scorer: TextScorer, pool: TaskPool, samples: int, threshold: float, example_rate: float
 ) -> None:
     """One question, rewarded by its quality, its difficulty and its format."""
-    sees_example = rng_of("reference?", task.id, len(pool.items)).random() < shown_share
+    sees_example = rng_of("reference?", task.id, len(pool.items)).random() < example_rate
     reader = scorer.reader
     hint = hint_of(task, pool, "problem" if sees_example else "", reader)
     proposal = await scorer.roles.proposer(hint=hint, problem=task.prompt)

@@ -30,7 +30,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Literal
 
-from cotrain import ConfigError, Objective, Phase, Recipe, RunConfig, alternate, frozen, measure_solver, recipe
+from cotrain import ConfigError, Objective, Recipe, RunConfig, constant_schedule, frozen, measure_solver, recipe
 from cotrain.algorithms.grpo import ReinforcePP
 from cotrain.core.arguments import Weight
 from cotrain.core.verbosity import print_note
@@ -51,7 +51,7 @@ def mae(
     truth: float = 0.0,  # share of the truth in the judge's reward
     quality: float = 0.7,  # least score of a question that enters the pool
     votes: int = 1,  # scores of one text
-    shown: float = 0.5,  # how often the proposer sees a problem of the pool, from 0 to 1
+    example_rate: float = 0.5,  # how often the proposer sees a problem of the pool, from 0 to 1
     entropy: Weight = 0.001,  # weight of the entropy bonus of each role
     cap: int = 16384,  # problems that the pool holds
     gate: str | Check | None = None,  # works a question out, to measure: my_file.py:function, of a problem
@@ -66,7 +66,7 @@ def mae(
             )
         print_note(f"mae: {what}: whether questions are valid, and answers to them right, is not measured")
     common_roles.check_taught("mae", run.model)
-    shares = {"truth": truth, "quality": quality, "shown": shown}
+    shares = {"truth": truth, "quality": quality, "example_rate": example_rate}
     for name, share in shares.items():
         if not 0.0 <= share <= 1.0:
             raise ConfigError(f"mae: {name} is {share}, expected a share from 0 to 1", code="E_SETTING_RANGE")
@@ -98,13 +98,13 @@ def mae(
         samples=run.group_size,
         votes=votes,
         quality=quality,
-        shown_share=shown,
+        example_rate=example_rate,
         truth=truth,
         oracle=judge == "oracle",
         reader=reader,
     )
-    # The protocol itself samples each group of answers, so a phase draws every task once.
-    phase = Phase(name="play", protocol=protocol, objectives=tuple(objectives), group_size=1, stores=("pool",))
+    # The protocol itself samples each group of answers, so a step draws every task once.
+    schedule = constant_schedule(protocol, *objectives, name="play", group_size=1, stores=("pool",))
 
     measures: list[Measure] = [measure_solver("solver", 8)]
     if reader.works_out:
@@ -117,7 +117,7 @@ def mae(
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=alternate(phase, ratio=(1,)),
+        schedule=schedule,
         evaluate=partial(examine_all, votes=votes, reader=reader),
         measures=tuple(measures),
         stores={"pool": TaskPool(cap=cap)},

@@ -34,7 +34,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
-from cotrain import ConfigError, Objective, Phase, Recipe, RunConfig, alternate, recipe
+from cotrain import ConfigError, Objective, Recipe, RunConfig, constant_schedule, recipe
 from cotrain.algorithms.policy_gradient import PolicyGradient, leave_one_out, mean_baseline, z_score
 from cotrain.algorithms.policy_loss import ScoreFunction
 from cotrain.core.arguments import Positive
@@ -114,13 +114,12 @@ def magrpo(
             policy=agent, role=agent, extra_roles=(later_role,) if later_role in roles else (), algorithm=learn
         )
 
-    phase = Phase(name="team", protocol=protocol, objectives=agent_names, group_size=1)  # ``tree`` samples groups
     return run.recipe(
         f"magrpo-{pairing}",
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=alternate(phase, ratio=(1,)),
+        schedule=constant_schedule(protocol, *agent_names, name="team", group_size=1),  # ``tree`` samples groups
         evaluate=evaluate,
         measures=measures,
     )

@@ -210,7 +210,7 @@ def mars(
     edits_of_system2: tuple[SampleEdit, ...] = (drop_flat_groups,)
     edits_of_system1 = edits_of_system2
     if balance:
-        edits_of_system1 = (drop_flat_groups, Subsample(size=run.group_size, by=sampling))
+        edits_of_system1 = (drop_flat_groups, Subsample(size=run.group_size, sampling=sampling))
     roles_of_system2 = ["planner"] if plan else []
     if not decoupled:
         edits_of_system2 = edits_of_system1

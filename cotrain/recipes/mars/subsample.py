@@ -1,7 +1,8 @@
 """Brings every group to a fixed number of samples (MARS, arXiv 2510.04935: as many calls of System 1 as of System 2).
 
 Samples are drawn after advantages are computed, so that mean and standard deviation are those of all samples of the
-group. A group with too many samples is thinned out, one with too few is repeated. ``by`` says which of too many stay:
+group. A group with too many samples is thinned out, one with too few is repeated. ``sampling`` says which of too many
+stay:
 
 - "random": each with the same chance.
 - "advantage": one after the other is drawn, with chances proportional to the mean |A| of those that are left
@@ -31,7 +32,7 @@ class Subsample:
     """A function for ``PolicyGradient.edit_after``, which draws the samples that are learned from."""
 
     size: int  # samples of a group
-    by: Literal["random", "advantage"] = "random"  # which samples of a larger group stay
+    sampling: Literal["random", "advantage"] = "random"  # which samples of a larger group stay
     exact: bool = True  # repeat samples of smaller groups; False: ``size`` is only the most
 
     def __post_init__(self) -> None:
@@ -39,8 +40,8 @@ class Subsample:
             raise ConfigError(
                 f"Subsample: size is {self.size}, expected 1 or more samples of each group", code="E_SETTING_RANGE"
             )
-        if self.by not in WAYS:
-            raise UnknownName("by of Subsample", self.by, WAYS)
+        if self.sampling not in WAYS:
+            raise UnknownName("sampling of Subsample", self.sampling, WAYS)
 
     def __call__(self, samples: Sequence[Sample]) -> tuple[list[Sample], dict[str, int]]:
         """The samples that are learned from, in their order, and how many others are left out."""
@@ -65,7 +66,7 @@ class Subsample:
             keys: [N] addresses, which seed the draw.
             magnitudes: [N] mean |A| over the tokens of each.
         """
-        weights = magnitudes if self.by == "advantage" else [1.0] * len(keys)
+        weights = magnitudes if self.sampling == "advantage" else [1.0] * len(keys)
         times = [_race_time(key, weight) for key, weight in zip(keys, weights, strict=True)]
         order = sorted(range(len(keys)), key=lambda index: times[index])
         is_small = len(order) <= self.size

@@ -15,9 +15,9 @@ Controls:
 
 - ``workflow="vote"`` has as many turns as a debate, in which no agent sees another's answer; the majority is the team's
   answer. At equal budget the authors saw it beat their workflows before training.
-- ``over="all"`` takes Q of a debate over all agents, as the authors' code does. Their documentation takes it over the
-  agent's own turns, which is the default.
-- ``still`` names an agent that does not learn.
+- ``history="all"`` takes Q of a debate over all agents, as the authors' code does. Their documentation takes it over
+  the agent's own turns, which is the default.
+- ``frozen_agent`` names an agent that does not learn.
 
 Different from the authors' code: GRPO in the place of GSPO, and no KL by default. The shipped model, ``shipped-games``,
 has learned to answer the prompt that shows others' answers by repeating one of them, which is no use in finding the
@@ -59,21 +59,21 @@ def marti(
     shaping: Shaping = "margin",  # how the reward of later rounds is shaped
     alpha: Weight = 0.5,  # weight of the shaping
     beta: Weight = 0.5,  # weight of the team's answer
-    over: Literal["agent", "all"] = "agent",  # whose earlier turns count in a debate
+    history: Literal["agent", "all"] = "agent",  # whose earlier turns count in a debate
     estimator: Literal["grpo", "rloo", "reinforce++"] = "grpo",  # advantage estimator of all agents
     models: tuple[str, ...] = (),  # initial weights of each agent; by default the model for all
-    still: int | None = None,  # an agent that does not learn, counted from 0
+    frozen_agent: int | None = None,  # an agent that does not learn, counted from 0
 ) -> Recipe:
     n_agents = DEFAULT_AGENTS[workflow] if agents is None else agents
     check_workflow(workflow, n_agents, rounds)
     agent_models = models or (run.model,) * n_agents
-    learners = [i for i in range(n_agents) if i != still]
+    learners = [i for i in range(n_agents) if i != frozen_agent]
     has_model_each = len(agent_models) == n_agents
-    still_is_agent = still is None or 0 <= still < n_agents
-    if not (has_model_each and still_is_agent and learners):
+    frozen_is_agent = frozen_agent is None or 0 <= frozen_agent < n_agents
+    if not (has_model_each and frozen_is_agent and learners):
         raise ConfigError(
-            f"marti: {len(agent_models)} models and still={still} for {n_agents} agents; expected a model each, one of "
-            "the agents from 0, and somebody who learns",
+            f"marti: {len(agent_models)} models and frozen_agent={frozen_agent} for {n_agents} agents; expected a "
+            "model each, one of the agents from 0, and somebody who learns",
             code="E_AGENT_MODELS",
         )
 
@@ -103,7 +103,7 @@ def marti(
         shaping=shaping,
         alpha=alpha,
         beta=beta,
-        over=over,
+        history=history,
     )
     return run.recipe(
         f"marti-{workflow}-{shaping}",

@@ -93,16 +93,16 @@ def shaped_reward(right: float, earlier: Sequence[float], shaping: str, alpha: f
 
 
 def reward_turns(
-    records: Sequence[WorkflowTurn], team_is_right: bool, *, shaping: str, alpha: float, beta: float, over: str
+    records: Sequence[WorkflowTurn], team_is_right: bool, *, shaping: str, alpha: float, beta: float, history: str
 ) -> None:
-    """Reward ``shaped`` for every turn. ``over``: Q is over the turns of the same "agent", or over "all".
+    """Reward ``shaped`` for every turn. ``history``: Q is over the turns of the same "agent", or over "all".
 
     The authors' code has the last agent's reward in the place of w in a chain, and each agent's own in a debate.
     """
     for record in records:
         earlier = []
         for candidate in records:
-            counts_for_q = over == "all" or candidate.agent == record.agent
+            counts_for_q = history == "all" or candidate.agent == record.agent
             if counts_for_q and candidate.round < record.round:
                 earlier.append(candidate.right)
         shaped = shaped_reward(record.right, earlier, shaping, alpha)
@@ -120,7 +120,7 @@ async def play_workflow(
     shaping: Shaping = "margin",
     alpha: float = 0.5,
     beta: float = 0.5,
-    over: Literal["agent", "all"] = "agent",
+    history: Literal["agent", "all"] = "agent",
 ) -> None:
     """One rollout of a workflow, with its rewards. Metadata ``team`` of the first turn says whether the team's answer
     is right. Turns that cannot be graded fail, and no agent sees them."""
@@ -135,8 +135,8 @@ async def play_workflow(
     if workflow == "vote":
         shaping = "local"  # its rounds are independent samples
     if workflow != "debate":
-        over = "all"  # no agent has an earlier turn of its own
-    reward_turns(records, team_is_right, shaping=shaping, alpha=alpha, beta=beta, over=over)
+        history = "all"  # no agent has an earlier turn of its own
+    reward_turns(records, team_is_right, shaping=shaping, alpha=alpha, beta=beta, history=history)
     if records:
         records[0].turn.add_metadata(TEAM, team_is_right)
 
@@ -155,7 +155,7 @@ class WorkflowGame:
         records = await self._answer(agents, 0)
         latest = record_turns(records)
         for number in range(1, self.rounds):
-            new_records = await self._answer(agents, number, shown=latest)
+            new_records = await self._answer(agents, number, context_turns=latest)
             latest = record_turns(new_records)
             records += new_records
         return records, latest
@@ -169,7 +169,7 @@ class WorkflowGame:
     async def mixture(self) -> tuple[list[WorkflowTurn], list[Turn]]:
         aggregator = self.agents - 1
         answers = await self._answer(range(aggregator), 0)
-        final_answer = await self._answer([aggregator], 1, shown=record_turns(answers))
+        final_answer = await self._answer([aggregator], 1, context_turns=record_turns(answers))
         return [*answers, *final_answer], record_turns(final_answer)
 
     async def chain(self) -> tuple[list[WorkflowTurn], list[Turn]]:
@@ -194,17 +194,17 @@ class WorkflowGame:
         return [*records, *revisions], record_turns(revisions)
 
     async def _answer(
-        self, agents: Sequence[int], number: int, shown: Sequence[Turn] | None = None
+        self, agents: Sequence[int], number: int, context_turns: Sequence[Turn] | None = None
     ) -> list[WorkflowTurn]:
-        """One turn of each of these agents in round ``number``, all at once. ``shown``: turns whose answers are in
-        their prompts; None for agents that answer alone."""
+        """One turn of each of these agents in round ``number``, all at once. ``context_turns``: those whose answers are
+        in their prompts; None for agents that answer alone."""
         calls = []
         for agent in agents:
-            name = f"agent{agent}" if shown is None else f"agent{agent}_hears"
+            name = f"agent{agent}" if context_turns is None else f"agent{agent}_hears"
             role: RoleHandle = getattr(self.roles, name)
             fields = {}
-            if shown is not None:
-                fields = answer_fields(self.task, self.roles, role, shown, f"{name}/{number}")
+            if context_turns is not None:
+                fields = answer_fields(self.task, self.roles, role, context_turns, f"{name}/{number}")
             calls.append(role(group=f"{role.whole_group}/{number}", problem=self.task.prompt, **fields))
         return await self._grade(calls, agents, number)
 

@@ -7,7 +7,6 @@ replies one by one is shown both replies, one after the other.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import tanh
 from typing import Any, Literal
 
 from cotrain import CORRECT, Roles, Signal, Task, Turn, gather, gives, rng_of
@@ -145,7 +144,7 @@ async def rate_replies(task: Task, roles: Roles, replies: Sequence[Turn]) -> Non
             continue
         is_chosen = CORRECT.require(reply)
         rating.add_metadata(CORRECT, is_chosen)
-        rating.add_finding(SCORE, sigmoid(rating.score))
+        rating.add_finding(SCORE, rating.score_probability)
         rating.reward(LABEL, float(is_chosen))
 
 
@@ -163,13 +162,8 @@ async def rate_judgements(task: Task, roles: Roles, replies: Sequence[Turn], jud
         judgement_is_right = is_right(turn, CORRECT.require(turn))
         rating.add_metadata(CORRECT, judgement_is_right)
         rating.add_finding(FINAL, rating.score > 0.0)
-        rating.add_finding(SCORE, sigmoid(rating.score))
+        rating.add_finding(SCORE, rating.score_probability)
         rating.reward(LABEL, float(judgement_is_right))
-
-
-def sigmoid(score: float) -> float:
-    """σ(s), without an overflow."""
-    return 0.5 + 0.5 * tanh(0.5 * score)
 
 
 # -- What is measured of a judge

@@ -40,10 +40,9 @@ from cotrain import (
     OUTCOME,
     ConfigError,
     Objective,
-    Phase,
     Recipe,
     RunConfig,
-    alternate,
+    constant_schedule,
     frozen,
     measure_solver,
     recipe,
@@ -159,10 +158,10 @@ def ssp(
         invalid=invalid,
         own=own,
     )
-    phase = Phase(
+    schedule = constant_schedule(
+        protocol,
+        *objectives,
         name="play",
-        protocol=protocol,
-        objectives=tuple(objectives),
         group_size=1,  # the protocol samples a group of solvers itself
         stores=("pool",),
         in_turn=("proposer", "generator") if trains_proposer else (),  # two updates, the proposer's first
@@ -177,7 +176,7 @@ def ssp(
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=alternate(phase, ratio=(1,)),
+        schedule=schedule,
         evaluate=partial(find_and_solve, turns=turns, own=own),
         measures=tuple(measures),
         stores={"pool": TaskPool(cap=cap)},

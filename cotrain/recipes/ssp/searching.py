@@ -65,7 +65,7 @@ class SearchTrail:
     queries: list[str] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)  # the turns that wrote the queries
     log: list[str] = field(default_factory=list)  # each query with what it found; only for a search of the user's
-    over: bool = False  # no further query
+    ended: bool = False  # no further query
 
     @property
     def shown_text(self) -> str:
@@ -175,11 +175,11 @@ async def search_along(
     """
     sentence_by_noun = library_of(text) if own is None else {}
     for _ in range(most):
-        live = [trail for trail in trails if not trail.over]
+        live = [trail for trail in trails if not trail.ended]
         turns = await gather([role(group=group, question=trail.shown_text) for trail in live])
         for trail, turn in zip(live, turns, strict=True):
             _add_query(trail, turn)
-        searching = [trail for trail in live if not trail.over]
+        searching = [trail for trail in live if not trail.ended]
 
         if own is not None:
             await gather([own.look_up(trail) for trail in searching])
@@ -198,12 +198,12 @@ def _add_query(trail: SearchTrail, turn: Turn) -> None:
     turn.chat.join(trail.turns[0].chat)  # all turns of a search are one trajectory
     if not turn.parsed.ok:
         turn.add_finding(FAILURE, turn.parsed.reason)
-        trail.over = True
+        trail.ended = True
         return
     query = turn.parsed.text
     turn.add_finding(SEARCHED, query)
     if query == ENOUGH:
-        trail.over = True
+        trail.ended = True
     else:
         trail.queries.append(query)
 

@@ -73,8 +73,8 @@ class CallFormat:
     show: Callable[[Conversation, str, str], None]  # (conversation, output, nonce): adds the output
 
 
-def tag_format(tag: str, shown: str) -> CallFormat:
-    """Calls are ``<tag>…</tag>`` in the text; the output follows, between markers with the name ``shown``."""
+def tag_format(tag: str, output_marker: str) -> CallFormat:
+    """Calls are ``<tag>…</tag>`` in the text; the output follows, between markers with the name ``output_marker``."""
     opening = f"<{tag}>"
     closing = f"</{tag}>"
 
@@ -91,7 +91,7 @@ def tag_format(tag: str, shown: str) -> CallFormat:
         return ToolCall(tool=name, said=(said,))
 
     def show_output(chat: Conversation, output: str, mark: str) -> None:
-        chat.assistant(f"\n{wrap_text(output, mark, shown)}\n")
+        chat.assistant(f"\n{wrap_text(output, mark, output_marker)}\n")
 
     return CallFormat(stop=(closing,), read=read_call, show=show_output)
 

@@ -76,7 +76,7 @@ async def contest(
     critic: Critic = "opponent",
     jury: NotNegative = 0,
     words: NotNegative = 0,
-    over: float = 1.0,
+    overlong_penalty: float = 1.0,
     unread: float = -1.0,
 ) -> None:
     """One contest. Prefix, then diverge: of the two plies one is drawn. Either the solver writes ``samples`` solutions,
@@ -134,7 +134,7 @@ async def contest(
             share_won = outcome if speaks_for[solution.id] else 1.0 - outcome
             turn.reward(WON, share_won)
             if pays_bob:
-                reward_speech(turn, share_won, words, over, unread)
+                reward_speech(turn, share_won, words, overlong_penalty, unread)
 
 
 def critic_fields(task: Task, solution: Turn, side: bool, words: int) -> dict[str, Any]:

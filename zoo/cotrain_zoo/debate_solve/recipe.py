@@ -23,7 +23,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
-from cotrain import Phase, Recipe, RunConfig, alternate, frozen, measure_solver, program, recipe
+from cotrain import Recipe, RunConfig, constant_schedule, frozen, measure_solver, program, recipe
 from cotrain.core.arguments import Share, Weight, at_least
 from cotrain.metrics.heldout import measure_metadata, measure_verifier
 from cotrain.recipes.debate.debates import HIT
@@ -40,9 +40,9 @@ def debate_solve(
     judge: Literal["budget", "frozen"] = "budget",  # budget: checks one step; frozen: a model reads and votes
     votes: int = 8,  # votes of a model that judges
     critic: Literal["opponent", "reviewer", "consultant", "none"] = "opponent",  # who speaks about the solution
-    by: Literal["rl", "dpo"] = "rl",  # how the policy learns from what is compared
+    algorithm: Literal["rl", "dpo"] = "rl",  # how the policy learns from what is compared
     words: int | None = None,  # limit of a speech, 0 for none (default: 100; 4 for the shipped models; of reviews 0)
-    over: float = 1.0,  # penalty of a speech of twice the limit, or more
+    overlong_penalty: float = 1.0,  # penalty of a speech of twice the limit, or more
     unread: float = -1.0,  # reward of a speech or a solution that cannot be read
     iteration: int = 20,  # updates after which DPO+'s reference is renewed
     beta: Weight = 0.5,  # β of DPO+
@@ -58,8 +58,8 @@ def debate_solve(
     else:
         limit = default_limit(run.model)
     soft = gamma or (10.0 if critic == "consultant" else 7.0)
-    branches = Branches(by=by, iteration=iteration, beta=beta, soft=soft, sft=sft)
-    check_speeches("debate_solve", run, branches, limit, over)
+    branches = Branches(algorithm=algorithm, iteration=iteration, beta=beta, soft=soft, sft=sft)
+    check_speeches("debate_solve", run, branches, limit, overlong_penalty)
     if critic in ("opponent", "consultant"):
         common_roles.check_taught("debate_solve", run.model)
 
@@ -83,15 +83,15 @@ def debate_solve(
     protocol = partial(
         contest,
         words=limit,
-        over=over,
+        overlong_penalty=overlong_penalty,
         unread=unread,
         jury=votes if judge == "frozen" else 0,
         critic=speaker,
     )
-    phase = Phase(
+    schedule = constant_schedule(
+        partial(protocol, samples=run.group_size),
+        *objectives,
         name="debate",
-        protocol=partial(protocol, samples=run.group_size),
-        objectives=tuple(objectives),
         group_size=1,  # the protocol samples a group of solutions or speeches itself
     )
 
@@ -100,14 +100,14 @@ def debate_solve(
         name += "-consultancy"
     elif critic == "none":
         name += "-rlaif"
-    if by == "dpo":
+    if algorithm == "dpo":
         name += "-dpo"
     return run.recipe(
         name,
         policies=policies,
         roles=roles,
         objectives=objectives,
-        schedule=alternate(phase, ratio=(1,)),
+        schedule=schedule,
         evaluate=protocol,
         measures=(measure_solver("solver", 8), measure_verifier("judge"), measure_metadata("bob", HIT)),
     )
