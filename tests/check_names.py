@@ -7,7 +7,9 @@ files with different meanings; ``ONE_MEANING`` has those that mean the same in e
 Words that the project gave up do not come back: ``RETIRED`` has them with the word that took their place. They are
 looked for in the names of files, classes, functions, parameters, attributes and variables; participles that say
 nothing of a value (``PARTICIPLE_VARIABLES``) are looked for in variables and parameters of ``READ_FOLDERS``, and more
-of them (``RECIPE_PARTICIPLES``) in the recipes, those of the zoo included, and in what they are made of."""
+of them (``RECIPE_PARTICIPLES``) in the recipes, those of the zoo included, and in what they are made of.
+
+A name with a leading underscore belongs to its file: no other file imports it."""
 
 import ast
 import sys
@@ -72,6 +74,18 @@ def variables_of(tree: ast.AST) -> set[str]:
     return names | {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
 
 
+SHARED_PRIVATELY = ("data/word_problems/practice.py",)  # with corpus.py, which ``bases/`` reads too
+
+
+def private_imports_of(tree: ast.AST) -> list[str]:
+    """The names of other files' own that a file imports."""
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("cotrain"):
+            names += [alias.name for alias in node.names if alias.name.startswith("_") and alias.name[1:2] != "_"]
+    return names
+
+
 functions: list[str] = []
 retired: list[str] = []
 places: dict[str, set[str]] = defaultdict(set)
@@ -87,6 +101,9 @@ for path in sorted((root / "cotrain").rglob("*.py")):
     for name in sorted(RETIRED.keys() & (names | variables)):
         if not place.startswith(KEPT.get(name, ())):
             retired.append(f"{place} has {name!r}; the word for it is {RETIRED[name]}")
+    private_names = [] if place in SHARED_PRIVATELY else private_imports_of(tree)
+    for name in private_names:
+        retired.append(f"{place} imports {name!r}, which is another file's own; name it without the underscore there")
     participles_here = PARTICIPLE_VARIABLES if place.startswith(READ_FOLDERS) else frozenset()
     if place.startswith(RECIPE_PLACES):
         participles_here = RECIPE_PARTICIPLES
@@ -101,6 +118,8 @@ for path in sorted((root / "zoo" / "cotrain_zoo").rglob("*.py")):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for name in sorted(RECIPE_PARTICIPLES & variables_of(tree)):
         retired.append(f"{path.relative_to(root)} has a variable {name!r}; name what it is")
+    for name in private_imports_of(tree):
+        retired.append(f"{path.relative_to(root)} imports {name!r}, which is another file's own")
 
 one_word = sum(len(words_of(name)) == 1 for name in functions) / len(functions)
 participles = sum(map(is_participle, functions)) / len(functions)

@@ -73,7 +73,7 @@ def resume(argv: Sequence[str]) -> int:
     _note_change(notes, "[learner.NAME] world", _own_ranks(earlier), own_ranks)
     _note_change(notes, "engine.replicas", earlier.get("replicas", 1), getattr(backend, "replicas", 1))
 
-    device = device_of(arguments.device, here=backend is None)
+    device = device_of(arguments.device, must_exist=backend is None)
     with cluster_notes_of(backend, recipe) as cluster_notes:
         notes += cluster_notes
         try:

@@ -104,10 +104,10 @@ class Checkpoint:
             if name.endswith(".json"):
                 documents[name.removesuffix(".json")] = json.loads(self._read_verified(name, files))
                 continue
-            group, part, _ = split_part_name(name)
-            if only is None or group in only:
+            file = split_part_name(name)
+            if only is None or file.stem in only:
                 payload = self._read_verified(name, files)  # plain tensors; nothing in it can run
-                parts_by_group.setdefault(group, {})[part] = safetensors.torch.load(payload)
+                parts_by_group.setdefault(file.stem, {})[file.part] = safetensors.torch.load(payload)
 
         tensors = {}
         for group in list(parts_by_group):
@@ -278,7 +278,7 @@ def _check_file_stem(stem: str) -> None:
     """Raise StateError for what cannot be the name of a file of a checkpoint."""
     is_plain = _FILE_STEM.fullmatch(stem) is not None
     is_manifest = f"{stem}.json" == MANIFEST
-    is_part = split_part_name(stem)[0] != stem
+    is_part = split_part_name(stem).stem != stem
     if not is_plain or is_manifest or is_part:
         raise StateError(
             f"{stem!r} cannot name a file of a checkpoint: expected letters, digits, '_', '.' and '-', and not the "
@@ -320,10 +320,13 @@ def _rename_into_place(staging: Path, target: Path, files: Files) -> None:
 
 
 def _check_room(directory: Path, name: str, size: int, files: Files) -> None:
+    """Raise DiskError where a checkpoint of ``size`` bytes would leave the run's other files less than as much again:
+    they grow until the next save, which needs its room before an older checkpoint goes."""
     free = files.free(directory)
-    if free < 2 * size:
+    needed = 2 * size
+    if free < needed:
         raise DiskError(
-            f"disk full: checkpoint {name} needs {_readable_size(2 * size)} free in {directory} and there are "
+            f"disk full: checkpoint {name} needs {_readable_size(needed)} free in {directory} and there are "
             f"{_readable_size(free)}; {_resume_text(directory, files)}; free some space and try again",
             errno.ENOSPC,
             code="E_DISK_FULL",

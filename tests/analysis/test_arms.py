@@ -49,6 +49,12 @@ def test_a_comparison_of_before_goes_on_though_a_setting_has_another_name(tmp_pa
         claim_directory(plan, plan.arms)
 
 
+def test_a_setting_without_a_value_is_refused_with_the_arms(tmp_path):
+    plan = ComparisonPlan(arms=(parse_arm("grpo"),), seeds=1, out=tmp_path, tasks="words", overrides=("group_size",))
+    with refuses("E_OVERRIDE_SHAPE", names="'group_size'"):
+        plan.make_recipes(plan.arms)
+
+
 def test_a_page_says_how_many_test_problems_there_are():
     assert shown_settings(alphaproof(target=2, among="test", evaluation_tasks=64))["test_problems"] == 1
     assert shown_settings(alphaproof(evaluation_tasks=64))["test_problems"] == 64

@@ -112,7 +112,7 @@ def make_arm(
 def _check_parameters(arm: Arm) -> None:
     """Raise UnknownName for a parameter that the recipe of an arm does not have: the recipe's that was meant, or what a
     comparison sets."""
-    parameters = find_recipe(arm.target).taken
+    parameters = find_recipe(arm.target).parameters
     for name in arm.arguments:
         near = nearest_name(name, [*parameters, *SET_BY_COMPARISON])
         is_of_comparison = near in SET_BY_COMPARISON and near not in parameters
@@ -152,7 +152,7 @@ def recipe_of_arm(arm: Arm, source: Mapping[str, Any], overrides: Sequence[str],
         check_problems(recipe)
         check_tools(recipe)
         if not begun:
-            has_warmup = "warmup" in find_recipe(arm.target).taken
+            has_warmup = "warmup" in find_recipe(arm.target).parameters
             warmup_flag = f"{arm.target}:warmup=" if has_warmup else ""
             check_due(recipe, steps_flag="--batches", warmup_flag=warmup_flag)
         return recipe
