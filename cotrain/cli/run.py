@@ -162,7 +162,7 @@ def _read_command(argv: Sequence[str]) -> _Command:
         def make_with_data(parsed: argparse.Namespace, arguments: Mapping[str, Any]) -> Recipe:
             return _make_recipe(build, target, parsed, arguments)
 
-        words += smoke_words(build, parser, argument_names, words, argv, make_with_data)
+        words += smoke_words(build, parser, argument_names, argv, make_with_data, config_words=words)
     words += argv
 
     # ``debate --game solve`` is the recipe `debate_solve`, and the error of the unknown flag says so.

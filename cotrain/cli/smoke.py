@@ -29,17 +29,18 @@ def smoke_words(
     build: RecipeFunction,
     parser: Parser,
     names: Sequence[str],
-    config_words: Sequence[str],
     words: Sequence[str],
     make_with_data: Callable[[argparse.Namespace, dict[str, Any]], Any],
+    *,
+    config_words: Sequence[str] = (),
 ) -> list[str]:
     """The flags of a short run of this recipe, to be put before the user's.
 
     Args:
         names: the recipe's parameters that are flags.
-        config_words: flags of a file (``--config``), which those of a short run replace.
-        words: flags that the user typed, which have precedence over both.
+        words: flags that the user typed, which have precedence.
         make_with_data: builds the recipe of parsed flags and arguments on the problems that the flags name.
+        config_words: flags of a file (``--config``), which those of a short run replace.
     """
     defaults = {name: argument.default for name, argument in build.parameters.items()}
     short_flags = ["--set=evaluation.splits=[]", f"--set=evaluation.group_size={REVIEWS}"]

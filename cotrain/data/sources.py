@@ -5,13 +5,13 @@ A source describes itself as ``{"kind": …, "settings": {…}}``; ``settings`` 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from cotrain.core.errors import ConfigError, StateError, UnknownName
+from cotrain.core.input_files import parse_json
 from cotrain.core.registry import TASKS, ZOO, joined_places, load_named, shipped_places
 from cotrain.core.types import TaskSource, take_fields
 from cotrain.core.user_code import load_class
@@ -175,7 +175,7 @@ def _gym_settings(spec: str) -> dict[str, Any]:
         if name in settings:
             raise ConfigError(f"tasks {spec!r}: {name} is given twice; leave one out", code="E_TASKS_SETTING_TWICE")
         try:
-            settings[name] = json.loads(value)
+            settings[name] = parse_json(value)
         except ValueError:
             settings[name] = value
     return {"dataset": dataset, "settings": settings}

@@ -248,7 +248,7 @@ def _is_taught_as_usual(recipe: Recipe, role: Role, how: Mapping[str, str]) -> b
 
 def _are_tags(answer: str, steps: str | None) -> bool:
     """Whether solutions in this format, cut into steps in this way, are those in tags."""
-    return answer == TAGS and steps in (None, TAGS)
+    return answer == TAGS and (steps or TAGS) == TAGS
 
 
 def _taught_directory(recipe: Recipe, role: Role) -> str:

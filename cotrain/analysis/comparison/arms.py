@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from cotrain.config.policies import Learning
 from cotrain.config.recipe import Recipe, check_due, check_problems
 from cotrain.config.registry import find_recipe, make_recipe
 from cotrain.core.errors import ConfigError, UnknownName, UserError
+from cotrain.core.input_files import parse_json
 from cotrain.core.nearest_names import current_name, nearest_name
 from cotrain.reports.compare_words import slug_of
 from cotrain.runs.check_tools import check_tools
@@ -122,7 +122,7 @@ def _check_parameters(arm: Arm) -> None:
 
 def _parse_value(text: str) -> Any:
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except ValueError:
         return {"True": True, "False": False, "None": None}.get(text, text)
     return tuple(value) if isinstance(value, list) else value

@@ -39,7 +39,7 @@ from cotrain.analysis.comparison.rates import choose_rates, rate_settings
 from cotrain.analysis.comparison.runs import collect_run, run_command
 from cotrain.analysis.comparison.waves import RunKey, run_at_equal_cost
 from cotrain.core.errors import ConfigError
-from cotrain.core.input_files import read_regular
+from cotrain.core.input_files import parse_json, read_regular
 from cotrain.core.nearest_names import current_name
 from cotrain.core.threads import usable_cores
 from cotrain.core.verbosity import count_of
@@ -206,7 +206,7 @@ def claim_directory(plan: ComparisonPlan, arms: Sequence[Arm]) -> None:
             f"{out} holds something else than a comparison; choose another --out", code="E_OUT_NOT_COMPARISON"
         )
     try:
-        saved = json.loads(read_regular(path)) if path.exists() else None
+        saved = parse_json(read_regular(path)) if path.exists() else None
         if saved is not None and not isinstance(saved, dict):
             raise ValueError("not an object")
     except (OSError, ValueError) as error:

@@ -16,7 +16,6 @@ run in the server and are refused by name, starting servers. ``tasks.py`` plays 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +23,7 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError, install_extra
-from cotrain.core.input_files import MOST_HANDWRITTEN
+from cotrain.core.input_files import MOST_HANDWRITTEN, parse_json
 from cotrain.core.seeding import seed_of
 from cotrain.core.types import Grade, Task
 from cotrain.data.files import SPLITS, split_of
@@ -198,7 +197,7 @@ class OpenEnvTasks:
             address = "http" + address.removeprefix("ws")  # ws:// → http://, wss:// → https://
         try:
             with urlopen(f"{address}/schema", timeout=self._deadline_s) as reply:
-                action = json.loads(reply.read(MOST_HANDWRITTEN))["action"]
+                action = parse_json(reply.read(MOST_HANDWRITTEN))["action"]
             fields = dict(action.get("properties", {}))
             if not all(isinstance(schema, dict) for schema in fields.values()):
                 raise ValueError("its fields are no objects")
