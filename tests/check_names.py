@@ -7,7 +7,12 @@ files with different meanings; ``ONE_MEANING`` has those that mean the same in e
 Words that the project gave up do not come back: ``RETIRED`` has them with the word that took their place. They are
 looked for in the names of files, classes, functions, parameters, attributes and variables; participles that say
 nothing of a value (``PARTICIPLE_VARIABLES``) are looked for in variables and parameters of ``READ_FOLDERS``, and more
-of them (``RECIPE_PARTICIPLES``) in the recipes, those of the zoo included, and in what they are made of."""
+of them (``RECIPE_PARTICIPLES``) in the recipes, those of the zoo included, and in what they are made of.
+
+A name with a leading underscore belongs to its file: no other file imports it.
+
+Besides: what catches the ValueError of ``json.loads`` catches its RecursionError too, which it raises for JSON that is
+nested too deeply; ``core/input_files.py: parse_json`` raises ValueError for both."""
 
 import ast
 import sys
@@ -72,6 +77,36 @@ def variables_of(tree: ast.AST) -> set[str]:
     return names | {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
 
 
+NESTED_TOO_DEEPLY = frozenset({"RecursionError", "WRONG_SHAPE_ERRORS", "Exception", "BaseException"})
+
+
+def half_caught_json_in(tree: ast.AST) -> list[int]:
+    """The lines of ``try`` in which JSON is read and what is nested too deeply is not caught beside a ValueError."""
+    lines = []
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Try):
+            continue
+        calls = [call for statement in node.body for call in ast.walk(statement) if isinstance(call, ast.Call)]
+        kinds = [handler.type for handler in node.handlers if handler.type is not None]
+        caught = {name.id for kind in kinds for name in ast.walk(kind) if isinstance(name, ast.Name)}
+        reads_json = any(ast.unparse(call.func) == "json.loads" for call in calls)
+        if reads_json and "ValueError" in caught and not caught & NESTED_TOO_DEEPLY:
+            lines.append(node.lineno)
+    return lines
+
+
+SHARED_PRIVATELY = ("data/word_problems/practice.py",)  # with corpus.py, which ``bases/`` reads too
+
+
+def private_imports_of(tree: ast.AST) -> list[str]:
+    """The names of other files' own that a file imports."""
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("cotrain"):
+            names += [alias.name for alias in node.names if alias.name.startswith("_") and alias.name[1:2] != "_"]
+    return names
+
+
 functions: list[str] = []
 retired: list[str] = []
 places: dict[str, set[str]] = defaultdict(set)
@@ -87,6 +122,11 @@ for path in sorted((root / "cotrain").rglob("*.py")):
     for name in sorted(RETIRED.keys() & (names | variables)):
         if not place.startswith(KEPT.get(name, ())):
             retired.append(f"{place} has {name!r}; the word for it is {RETIRED[name]}")
+    private_names = [] if place in SHARED_PRIVATELY else private_imports_of(tree)
+    for name in private_names:
+        retired.append(f"{place} imports {name!r}, which is another file's own; name it without the underscore there")
+    for line in half_caught_json_in(tree):
+        retired.append(f"{place}, line {line}: JSON that is nested too deeply is not caught; read it by parse_json")
     participles_here = PARTICIPLE_VARIABLES if place.startswith(READ_FOLDERS) else frozenset()
     if place.startswith(RECIPE_PLACES):
         participles_here = RECIPE_PARTICIPLES
@@ -101,6 +141,8 @@ for path in sorted((root / "zoo" / "cotrain_zoo").rglob("*.py")):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for name in sorted(RECIPE_PARTICIPLES & variables_of(tree)):
         retired.append(f"{path.relative_to(root)} has a variable {name!r}; name what it is")
+    for name in private_imports_of(tree):
+        retired.append(f"{path.relative_to(root)} imports {name!r}, which is another file's own")
 
 one_word = sum(len(words_of(name)) == 1 for name in functions) / len(functions)
 participles = sum(map(is_participle, functions)) / len(functions)

@@ -210,7 +210,7 @@ def test_commands_parse(page, parse, capsys):
         for arm in getattr(given, "arms", ()):
             made = parse_arm(arm)
             recipe = find_recipe(made.target)(**made.arguments)
-            assert {"seed", "steps", "evaluate_every"} <= find_recipe(made.target).taken.keys()
+            assert {"seed", "steps", "evaluate_every"} <= find_recipe(made.target).parameters.keys()
             override(recipe, given.set)
 
 
@@ -262,7 +262,7 @@ def test_the_table_of_commands_is_whole(parse, capsys):
         if name in ("train", "dpo", "reward"):  # `run` by another name, as their rows say
             flags |= listed["run"]
         if name in ("run", "train", "dpo", "reward"):
-            own = find_recipe(name if name in SHIPPED else example[1]).taken
+            own = find_recipe(name if name in SHIPPED else example[1]).parameters
             real -= {
                 f"--{no}{parameter.replace('_', '-')}"
                 for parameter in own

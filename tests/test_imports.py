@@ -172,7 +172,7 @@ def test_every_recipe_is_imported_by_its_name():
     for name, place in RECIPES.items():
         module, _, function = place.partition(":")
         assert getattr(import_module(module), function).name == name
-    assert not hasattr(cotrain.GRPO, "taken") and "steps" in grpo.grpo.taken
+    assert not hasattr(cotrain.GRPO, "parameters") and "steps" in grpo.grpo.parameters
 
 
 def test_every_folder_with_modules_is_a_package():

@@ -84,7 +84,7 @@ def test_a_method_has_its_parts_in_one_order(page):
 def test_a_method_names_parameters_and_values_that_there_are(page):
     arguments = {}
     for recipe in RECIPES.get(page, (page,)):
-        arguments |= find_recipe(recipe).taken
+        arguments |= find_recipe(recipe).parameters
     controls = controls_of(page)
 
     first_columns = re.findall(r"^\| ([^|]*) \|", controls, re.MULTILINE)
@@ -98,7 +98,7 @@ def test_a_method_names_parameters_and_values_that_there_are(page):
 
 
 def test_a_value_that_is_not_offered_would_be_seen():
-    assert "dr_grpo" in typing.get_args(find_recipe("grpo").taken["estimator"].hint)
+    assert "dr_grpo" in typing.get_args(find_recipe("grpo").parameters["estimator"].hint)
     assert "`dr_grpo`" in controls_of("grpo") and "`dr_grpo`" in controls_of("tango")
 
 

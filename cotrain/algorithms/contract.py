@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple, Protocol
 
 from cotrain.algorithms.functional.late_torch import torch
@@ -55,7 +55,7 @@ def split_context(trace: Trace) -> SplitTrace:
     mask = trace.mask
     n_sampled_before = [0, *accumulate(mask)]  # [T + 1] sampled tokens in front of each position
     context_tokens: list[tuple[int, tuple[int, ...]]] = []
-    for turn, following in zip(trace.turns, trace.turns[1:], strict=False):
+    for turn, following in pairwise(trace.turns):
         if turn.end < following.start:
             context_tokens.append((n_sampled_before[turn.end], trace.token_ids[turn.end : following.start]))
     sampled_at = [i for i, is_sampled in enumerate(mask) if is_sampled]  # positions of sampled tokens
@@ -152,7 +152,7 @@ class Sample:
 
     @property
     def episode_key(self) -> str:
-        """The key without role and call, which is that of the episode."""
+        """The key without role and call, which is that of the episode: "3:0:1" of "3:0:1:solver:0"."""
         return self.key.rsplit(":", 2)[0]
 
     def rewards_for(self, signal: Signal) -> tuple[Reward, ...]:
@@ -298,6 +298,7 @@ class PolicyClient:
 
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
         """Restore what ``state`` and ``tensors`` returned. Raises StateError for missing and unknown names."""
+        # A policy that never changes has neither: any name in them is an unknown one.
         take_fields("a policy that does not change", state)
         take_fields("tensors of a policy that does not change", tensors)
 

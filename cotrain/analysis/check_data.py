@@ -36,7 +36,7 @@ from cotrain.core.statistics import FEW_TESTED
 from cotrain.core.types import UNLABELLED, ParseFailure, has_split
 from cotrain.core.verbosity import ProgressPrinter
 from cotrain.data.columns import ANY, Schema, row_of
-from cotrain.data.few_problems import few_tested_text
+from cotrain.data.few_problems import few_test_problems_text
 from cotrain.data.files import SPLITS, JsonlTasks, cut_into_splits
 from cotrain.data.labels import allows_unanswered, with_labels
 from cotrain.data.malformed_rows import Quarantine
@@ -344,7 +344,7 @@ def _find_few_problems(splits: Mapping[str, Any]) -> list[DataFault]:
 
     tested = splits.get("test")
     if isinstance(tested, int) and 0 < tested < FEW_TESTED:
-        faults.append(DataFault(level="warning", kind=FEW, meaning=few_tested_text(tested), where=()))
+        faults.append(DataFault(level="warning", kind=FEW, meaning=few_test_problems_text(tested), where=()))
 
     trained = splits.get("train")
     drawn = RunConfig().tasks_per_step

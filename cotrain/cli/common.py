@@ -72,13 +72,13 @@ def add_device_flag(parser: argparse._ActionsContainer) -> None:
     )
 
 
-def device_of(name: str, *, here: bool = True) -> str:
-    """The device that ``--device`` means. Raises ConfigError if this machine lacks it, unless ``here`` is False: then
-    other machines may have it."""
+def device_of(name: str, *, must_exist: bool = True) -> str:
+    """The device that ``--device`` means. Raises ConfigError if this machine lacks it, unless ``must_exist`` is False:
+    then other machines may have it."""
     from cotrain.distributed.local import check_device, resolve_device
 
     device = resolve_device(name)
-    if here:
+    if must_exist:
         check_device(device)
     if device.startswith("mps"):
         print_note("--device mps is untried: nobody has run cotrain on a GPU of Apple's; compare a trial with cpu")
@@ -140,7 +140,7 @@ def backend_of(arguments: argparse.Namespace) -> Any:
     from cotrain.distributed.ray_processes import RayLauncher
 
     target = arguments.cluster or LOCAL
-    device = device_of(arguments.device, here=False)
+    device = device_of(arguments.device, must_exist=False)
     world = arguments.world or 1
     cluster = read_cluster_file(target)
     check_world(cluster, device, world)
@@ -247,7 +247,7 @@ def with_answer_formats(recipe: Any, arguments: argparse.Namespace, *, dry: bool
         return recipe
     from cotrain.runs.choose_formats import choose_formats
 
-    device = device_of(arguments.device, here=False)
+    device = device_of(arguments.device, must_exist=False)
     trial = getattr(arguments, "smoke", False)
     return choose_formats(recipe, answer_format_of(arguments), device=device, say=say, look=not dry, trial=trial)
 

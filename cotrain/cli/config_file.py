@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cotrain.cli.flags import Parser, SwitchOrText
 from cotrain.core.errors import ConfigError, DataError
@@ -16,8 +16,40 @@ RECIPE = "recipe"
 NOT_IN_FILE = ("help", "config", "dry_run", "memory", "json", "log_level", "smoke", "view")  # flags that change no run
 
 
-def config_of(argv: Sequence[str]) -> tuple[str, dict[str, Any]] | None:
-    """Which file ``--config`` names among these arguments, and its keys. Raises DataError and ConfigError.
+class ConfigFile(NamedTuple):
+    """A file that ``--config`` names."""
+
+    path: str
+    keys: dict[str, Any]  # flag → value, and "recipe" → its name
+
+    def words(self, parser: Parser) -> list[str]:
+        """Its keys as words of a command line. Raises ConfigError for a key that is no flag of ``parser``, and for a
+        value that the flag does not take."""
+        actions = {f"--{name.replace('_', '-')}": action for name, action in _actions_in_file(parser).items()}
+        words: list[str] = []
+        for key, value in self.keys.items():
+            if key == RECIPE:
+                continue
+            where = f"--config {self.path}: key {key!r}"
+            flag = f"--{key.replace('_', '-')}"
+            # The key may be a flag of TRL's or lm-eval's.
+            (own_word,) = parser.rename_foreign_flags([f"{flag}={value}"])
+            own_flag, _, _ = own_word.partition("=")
+            became_setting = own_flag == "--set" and flag != "--set"
+            if became_setting:  # max-tokens, in a command without such a flag
+                words.append(own_word)
+            elif own_flag in actions:
+                words += _flag_words(where, actions[own_flag], value)
+            else:
+                flags = [name.removeprefix("--") for name in actions]
+                near = nearest_name(key, [*flags, RECIPE])
+                hint = f"; did you mean {near!r}?" if near else ""
+                raise ConfigError(f"{where} is no flag{hint}", code="E_CONFIG_FILE_FLAG")
+        return words
+
+
+def config_of(argv: Sequence[str]) -> ConfigFile | None:
+    """The file that ``--config`` names among these arguments, None without one. Raises DataError and ConfigError.
 
     The recipe may stand in the file, and the flags follow from the recipe, so this comes before argparse.
     """
@@ -32,7 +64,7 @@ def config_of(argv: Sequence[str]) -> tuple[str, dict[str, Any]] | None:
                     code="E_CONFIG_FILE_UNNAMED",
                 )
             path = argv[index + 1]
-        return path, _read_config(path)
+        return ConfigFile(path, _read_config(path))
     return None
 
 
@@ -43,31 +75,6 @@ def _read_config(path: str) -> dict[str, Any]:
         return read_toml(Path(path))
     except DataError as error:
         raise DataError(f"--config {error}; write one key a flag, as in lr = 1e-4", code=error.code) from None
-
-
-def config_words(path: str, keys: Mapping[str, Any], parser: Parser) -> list[str]:
-    """The keys of a file as words of a command line. Raises ConfigError for a key that is no flag of ``parser``, and
-    for a value that the flag does not take."""
-    actions = {f"--{name.replace('_', '-')}": action for name, action in _actions_in_file(parser).items()}
-    words: list[str] = []
-    for key, value in keys.items():
-        if key == RECIPE:
-            continue
-        where = f"--config {path}: key {key!r}"
-        flag = f"--{key.replace('_', '-')}"
-        (own_word,) = parser.own_names([f"{flag}={value}"])  # the key may be a flag of TRL's or lm-eval's
-        own_flag, _, _ = own_word.partition("=")
-        became_setting = own_flag == "--set" and flag != "--set"
-        if became_setting:  # max-tokens, in a command without such a flag
-            words.append(own_word)
-        elif own_flag in actions:
-            words += _flag_words(where, actions[own_flag], value)
-        else:
-            flags = [name.removeprefix("--") for name in actions]
-            near = nearest_name(key, [*flags, RECIPE])
-            hint = f"; did you mean {near!r}?" if near else ""
-            raise ConfigError(f"{where} is no flag{hint}", code="E_CONFIG_FILE_FLAG")
-    return words
 
 
 def _actions_in_file(parser: Parser) -> dict[str, argparse.Action]:

@@ -98,7 +98,7 @@ _ARGUMENTS = re.compile(r"``(?P<code>[a-z_]+=[^`]+)``")  # arguments of a functi
 _NEXT_ARGUMENT = re.compile(r",\s+(?=[a-z_]+=)")
 
 
-def in_flags(text: str, names: Collection[str]) -> str:
+def with_flag_names(text: str, names: Collection[str]) -> str:
     """A docstring that names arguments, as in ``verifier="frozen"`` or ``balance=False``, for somebody who types flags:
     ``--verifier frozen``, ``--no-balance``. What is no argument among ``names`` stays as it is."""
 
@@ -185,8 +185,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{self.prog}: {message}; see `{self.prog} --help`", code="E_COMMAND_LINE")
 
-    def own_names(self, words: Sequence[str]) -> list[str]:
-        """The words with flags of other programs in the names of this command."""
+    def rename_foreign_flags(self, words: Sequence[str]) -> list[str]:
+        """The words, where flags of other programs, such as TRL's, have the names that this command has for them."""
         flags = {flag for action in self._actions for flag in action.option_strings}
         if all(word.partition("=")[0] in flags for word in words if word.startswith("--")):
             return list(words)
@@ -195,16 +195,16 @@ class Parser(argparse.ArgumentParser):
         return rename_flags(words, flags, self.prog)
 
     def parse_strictly(
-        self, words: Sequence[str], elsewhere: Callable[[str, str], str] = lambda flag, value: ""
+        self, words: Sequence[str], explain_unknown: Callable[[str, str], str] = lambda flag, value: ""
     ) -> argparse.Namespace:
-        """Parse all of ``words``; an unknown flag names the nearest known one, or what ``elsewhere`` says of it and its
-        value, such as which command has it."""
-        words = self.own_names([*map(expand_home, words)])
+        """Parse all of ``words``; an unknown flag names the nearest known one, or what ``explain_unknown`` says of it
+        and its value, such as which command has it."""
+        words = self.rename_foreign_flags([*map(expand_home, words)])
         unknown = self._from_unknown_flag(words)  # before argparse misses what the flag should have given
         if not unknown:
             values, unknown = self.parse_known_args(words)
         if unknown:
-            self._refuse_unknown(unknown, elsewhere)
+            self._refuse_unknown(unknown, explain_unknown)
         self._check_usable(values)
         _make_absolute(values)
         set_level(values.log_level)
@@ -221,13 +221,13 @@ class Parser(argparse.ArgumentParser):
                 return list(words[place:])
         return []
 
-    def _refuse_unknown(self, unknown: Sequence[str], elsewhere: Callable[[str, str], str]) -> NoReturn:
+    def _refuse_unknown(self, unknown: Sequence[str], explain_unknown: Callable[[str, str], str]) -> NoReturn:
         """The error of words that are no flags, of which the first is named."""
         first, *behind = unknown
         word, _, value = first.partition("=")
         if not value and behind:
             value = behind[0]
-        hint = elsewhere(word, value) or self._flag_meant(first)
+        hint = explain_unknown(word, value) or self._flag_meant(first)
         self.error(f"unknown argument {first!r}; {hint}" if hint else f"unknown argument {first!r}")
 
     def _flag_meant(self, typed: str) -> str:

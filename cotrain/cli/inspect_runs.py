@@ -65,7 +65,7 @@ def list_recipes(argv: Sequence[str]) -> int:
             about = _first_sentence(build.description)
             print(_wrap_entry(f"{name}  {about}", width))
             own_defaults = {}  # those that RunConfig does not have, or has otherwise
-            for parameter, argument in build.taken.items():
+            for parameter, argument in build.parameters.items():
                 if parameter == "tasks" or argument.is_required:  # a task source is no JSON
                     continue
                 if argument.default is not None and argument.default != shared_defaults.get(parameter):
@@ -366,7 +366,7 @@ def doctor(argv: Sequence[str]) -> int:
     load_libraries()
     from cotrain.cli.doctor import examine_installation
 
-    device = device_of(arguments.device, here=arguments.cluster is None)
+    device = device_of(arguments.device, must_exist=arguments.cluster is None)
     code = examine_installation(() if arguments.model is None else (arguments.model,))
     if arguments.cluster is None:
         return code

@@ -30,11 +30,11 @@ from cotrain.cli.flags import (
     add_parameters,
     check_set_paths,
     comments_of,
-    in_flags,
     named_arguments,
     parsed_values,
     typed_flags,
     whole_number,
+    with_flag_names,
 )
 from cotrain.config.registry import failures_located, find_recipe, recipe_names
 from cotrain.core.errors import ConfigError
@@ -43,6 +43,7 @@ from cotrain.core.verbosity import print_error, print_lines, tell_result
 from cotrain.reports.summary import outcome_lines
 
 if TYPE_CHECKING:
+    from cotrain.cli.config_file import ConfigFile
     from cotrain.config.recipe import Recipe
     from cotrain.config.run_config import RecipeFunction
     from cotrain.core.types import TaskSource
@@ -70,10 +71,10 @@ def run(argv: Sequence[str]) -> int:
     from cotrain.config.large_model_defaults import size_notes
     from cotrain.config.override import override
     from cotrain.config.recipe import check_due
-    from cotrain.data.few_problems import few_tested_note
+    from cotrain.data.few_problems import few_test_problems_note
     from cotrain.runs.directory import RunDirectory
 
-    values = parsed_values(parsed, command.names)
+    values = parsed_values(parsed, command.argument_names)
     arguments = {name: value for name, value in values.items() if name in command.typed}
     base_recipe = _make_recipe(command.build, command.target, parsed, arguments)
     check_set_paths(command.parser, parsed.set, [field.name for field in fields(base_recipe)])
@@ -96,7 +97,7 @@ def run(argv: Sequence[str]) -> int:
         check_models_if_needed(recipe)
     else:
         check_before_loading(recipe)  # here, too, since a look at the model's answers loads it
-    device = "cuda" if plans_for_other_gpu else device_of(parsed.device, here=parsed.backend == "local")
+    device = "cuda" if plans_for_other_gpu else device_of(parsed.device, must_exist=parsed.backend == "local")
     command.fill_in(base_recipe)
     notes: list[str] = []
     if parsed.smoke:
@@ -104,8 +105,8 @@ def run(argv: Sequence[str]) -> int:
 
         notes.append(smoke_note(recipe))
     notes += getattr(recipe.tasks, "notes", [])
-    notes += few_tested_note(recipe.tasks)
-    notes += size_notes(base_recipe.origin, parsed.set, command.typed)
+    notes += few_test_problems_note(recipe.tasks)
+    notes += size_notes(recipe.origin, parsed.set, command.typed)
     if not plans_for_other_gpu and backend is None and not _has_small_models(recipe):
         from cotrain.runs.memory_plan import fit_to_memory
 
@@ -124,38 +125,39 @@ class _Command:
     target: str  # the recipe, as the user named it
     build: RecipeFunction
     parser: Parser
-    names: Sequence[str]  # flags that are arguments of the recipe
+    argument_names: Sequence[str]  # flags that are arguments of the recipe
     parsed: argparse.Namespace
     typed: Collection[str]  # flags that were given, here or in a file
 
     @property
     def warmup_flag(self) -> str:
         """The flag of the warm-up, where the recipe has it, as errors name it."""
-        return "--warmup " if "warmup" in self.build.taken else ""
+        return "--warmup " if "warmup" in self.build.parameters else ""
 
-    def fill_in(self, recipe: Recipe) -> None:
+    def show_values_of(self, recipe: Recipe) -> None:
         """Overwrite the parsed flags with the values that the recipe was really built with, for ``--dry-run``."""
         if recipe.origin is None:
             return
-        for name in self.names:
+        for name in self.argument_names:
             value = recipe.origin.arguments.get(name, getattr(self.parsed, name))
             if isinstance(value, dict):
                 value = value.get("function") or value.get("object")  # {"function": "my.py:reward"}
             setattr(self.parsed, name, value)
+        self.parsed.set = list(recipe.origin.overrides)
 
 
 def _read_command(argv: Sequence[str]) -> _Command:
     """The flags of ``--config``, then those of ``--smoke``, then those that were typed, which count most."""
-    config: tuple[str, dict[str, Any]] | None = None
+    config: ConfigFile | None = None
     if any(word.partition("=")[0] == "--config" for word in argv):
-        from cotrain.cli.config_file import config_of, config_words
+        from cotrain.cli.config_file import config_of
 
         config = config_of(argv)
     target, argv = _split_target(argv, config)
     build = find_recipe(target)
-    parser, names = parser_of(target, build)
-    words = config_words(*config, parser) if config else []
-    argv = parser.own_names(argv)
+    parser, argument_names = parser_of(target, build)
+    words = config.words(parser) if config else []
+    argv = parser.rename_foreign_flags(argv)
     if "--smoke" in argv:
         from cotrain.cli.smoke import smoke_words
 
@@ -163,14 +165,17 @@ def _read_command(argv: Sequence[str]) -> _Command:
         def make_with_data(parsed: argparse.Namespace, arguments: Mapping[str, Any]) -> Recipe:
             return _make_recipe(build, target, parsed, arguments)
 
-        words += smoke_words(build, parser, names, argv, make_with_data)
+        words += smoke_words(build, parser, argument_names, argv, make_with_data, config_words=words)
     words += argv
 
-    parsed = parser.parse_strictly(words, lambda flag, value: _variant_meant(target, value))
+    # ``debate --game solve`` is the recipe `debate_solve`, and the error of the unknown flag says so.
+    parsed = parser.parse_strictly(words, explain_unknown=lambda flag, value: _variant_meant(target, value))
     if parsed.out is None and not parsed.dry_run:
         parser.error("the following arguments are required: --out")
     typed = typed_flags(words, parser)
-    return _Command(target=target, build=build, parser=parser, names=names, parsed=parsed, typed=typed)
+    return _Command(
+        target=target, build=build, parser=parser, argument_names=argument_names, parsed=parsed, typed=typed
+    )
 
 
 def _has_small_models(recipe: Recipe) -> bool:
@@ -192,8 +197,7 @@ def _print_plan(
     devices = {"device": device} if backend is None else backend.describe()
     recipe, packing_notes = with_packing(recipe, devices)  # of weights (``packed_weights.py``)
     recipe = with_answer_formats(recipe, parsed, dry=True)
-    if recipe.origin is not None:
-        parsed.set = list(recipe.origin.overrides)
+    command.show_values_of(recipe)
     lines = config_lines(command.target, command.parser, parsed)
     all_notes = [*plan_lines(recipe), *notes, *packing_notes]
     return dry_run(recipe, parsed, backend, lines, all_notes, command.warmup_flag)
@@ -204,7 +208,7 @@ def _start_run(
 ) -> int:
     """Run the recipe to its end; the exit code."""
     from cotrain import api
-    from cotrain.trainer.async_rollouts import IN_TURN
+    from cotrain.trainer.async_rollouts import NOTE_ASYNC_SAVES_NO_TIME
     from cotrain.trainer.failures import Diverged, StoppedBySignal
 
     trackers = _checked_trackers(parsed.tracker)
@@ -212,7 +216,7 @@ def _start_run(
         recipe = with_answer_formats(recipe, parsed)
         notes += cluster_notes
         if parsed.async_steps and backend is None:
-            notes.append(IN_TURN)
+            notes.append(NOTE_ASYNC_SAVES_NO_TIME)
         try:
             with watched_run(
                 recipe,
@@ -255,7 +259,7 @@ def _planned_elsewhere(parsed: argparse.Namespace) -> bool:
 
 
 def _variant_meant(target: str, value: str) -> str:
-    """Which recipe was meant by a flag that ``target`` does not have: ``debate --game solve`` is `debate_solve`."""
+    """Which recipe was meant by a flag that ``target`` does not have; "" for none."""
     variant = f"{target}_{value}"
     is_name = variant in recipe_names() or variant in ZOO[RECIPES]
     return f"that is the recipe `{variant}`: `cotrain run {variant}`" if is_name else ""
@@ -278,16 +282,16 @@ def _checked_trackers(names: Sequence[str]) -> tuple[str, ...]:
     return check_trackers(names)
 
 
-def _split_target(argv: Sequence[str], config: Any) -> tuple[str, Sequence[str]]:
+def _split_target(argv: Sequence[str], config: ConfigFile | None) -> tuple[str, Sequence[str]]:
     """The recipe's name, by the first word or the file of flags, and the words behind it."""
     if argv and not argv[0].startswith("-"):
         return argv[0], argv[1:]
-    if config is None or "recipe" not in config[1]:
+    if config is None or "recipe" not in config.keys:
         raise ConfigError(
             "cotrain run: name a recipe first, as in `cotrain run tango --out runs/mine`; see `cotrain list`",
             code="E_RECIPE_NOT_NAMED",
         )
-    return str(config[1]["recipe"]), argv
+    return str(config.keys["recipe"]), argv
 
 
 def _make_recipe(
@@ -297,14 +301,15 @@ def _make_recipe(
     data_flags = ("tasks", "data", "operations", "question_column", "answer_column")
     names_problems = parsed.lenient or any(getattr(parsed, name) is not None for name in data_flags)
     if names_problems:
-        arguments = {**arguments, "tasks": _problems_of(build, target, parsed, arguments.get("labelled"))}
+        labelled = arguments.get("labelled")  # which problems have labels: a file may say that of its rows
+        arguments = {**arguments, "tasks": _problems_of(build, target, parsed, labelled)}
     with failures_located(target):
         return build.make(arguments)
 
 
 def _problems_of(build: RecipeFunction, target: str, parsed: argparse.Namespace, labelled: Any) -> TaskSource:
     """The problems that the flags name. Raises ConfigError for a recipe that has its own."""
-    if "tasks" not in build.taken:
+    if "tasks" not in build.parameters:
         raise ConfigError(
             f"recipe {target!r} has no parameter 'tasks': leave out --tasks, --data, --lenient and --operations",
             code="E_RECIPE_WITHOUT_TASKS",
@@ -320,7 +325,7 @@ def parser_of(target: str, build: RecipeFunction) -> tuple[Parser, list[str]]:
     """The parser of a recipe's command, and which of its flags are arguments of the recipe."""
     from cotrain.config.run_config import RunConfig
 
-    description = in_flags(build.description, build.taken)
+    description = with_flag_names(build.description, build.parameters)
     parser = Parser(prog=f"cotrain run {target}", usage="%(prog)s --out DIR [flags]", description=description)
     its_own = parser.add_argument_group(f"parameters of {build.name}")
     common = parser.add_argument_group("settings of every recipe")

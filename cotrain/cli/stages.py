@@ -142,7 +142,7 @@ def set_up_machine(arguments: Any, ranks: Ranks | None = None) -> None:
     load_libraries()
     set_threads(arguments.threads)
 
-    device = device_of(arguments.device, here=not has_several_ranks)
+    device = device_of(arguments.device, must_exist=not has_several_ranks)
     if has_several_ranks and device.startswith("cuda"):
         own_rank = 0 if ranks is None else ranks.rank
         device = device_of(f"cuda:{own_rank}")

@@ -132,10 +132,8 @@ def _require_plain(old: Any, value: Any, hint: Any, where: str) -> None:
     # An entry of a mapping has no annotation, so nothing says that it may be None.
     unsets_entry = value is None and old is not None and hint is Any
     if not is_plain or (is_none_involved and not fits_hint(value, hint)) or unsets_entry:
-        raise ConfigError(
-            f"{where}: expected {kind_of(hint) if old is None else f'a value like {old!r}'}, found {value!r}",
-            code="E_OVERRIDE_TYPE",
-        )
+        expected = kind_of(hint) if old is None else f"a value like {old!r}"
+        raise ConfigError(f"{where}: expected {expected}, found {value!r}", code="E_OVERRIDE_TYPE")
 
 
 def _require_plain_place(old: Any, where: str) -> None:

@@ -7,9 +7,9 @@
     tango(steps=3, seed=1, reviews=3)
 
 The first parameter of the function gets the ``RunConfig``; the others are the method's own. A call passes both kinds by
-name, and so does the command line, which finds them in ``tango.taken``. ``@recipe(steps=160)`` sets another default,
-``@recipe(without=("kl",))`` removes a setting. The arguments are kept in the recipe as its origin, so that a run can be
-resumed from its directory alone.
+name, and so does the command line, which finds them in ``tango.parameters``. ``@recipe(steps=160)`` sets another
+default, ``@recipe(without=("kl",))`` removes a setting. The arguments are kept in the recipe as its origin, so that a
+run can be resumed from its directory alone.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ class RecipeFunction:
     """A recipe function, as ``@recipe`` returns it. Called with settings and the method's own parameters, by name, it
     returns a ``Recipe``.
 
-    ``build``: the function as it was written. ``taken``: all parameters of a call, settings first.
+    ``build``: the function as it was written. ``parameters``: all parameters of a call, settings first.
     """
 
     def __init__(self, build: Build, *, without: tuple[str, ...], reads: str, defaults: Mapping[str, Any]) -> None:
@@ -257,7 +257,7 @@ class RecipeFunction:
         where = f"recipe {self.name!r}"
         settings = settings_taken(where, without, defaults)
         own = own_arguments(where, build)
-        self.taken: dict[str, Argument] = settings | own
+        self.parameters: dict[str, Argument] = settings | own
 
     def __call__(self, **arguments: Any) -> Recipe:
         return self.make(arguments)
@@ -269,11 +269,11 @@ class RecipeFunction:
 
     def own_parameters(self) -> dict[str, Argument]:
         """The method's own parameters."""
-        return {name: argument for name, argument in self.taken.items() if name not in RUN_CONFIG_NAMES}
+        return {name: argument for name, argument in self.parameters.items() if name not in RUN_CONFIG_NAMES}
 
     def settings(self) -> dict[str, Argument]:
         """The settings of ``RunConfig`` that it has, with its defaults."""
-        return {name: argument for name, argument in self.taken.items() if name in RUN_CONFIG_NAMES}
+        return {name: argument for name, argument in self.parameters.items() if name in RUN_CONFIG_NAMES}
 
     def make(self, user_arguments: Mapping[str, Any], *, again: bool = False) -> Recipe:
         """The recipe with these arguments. ``again``: for a run that was started before, whose defaults do not depend
@@ -284,7 +284,7 @@ class RecipeFunction:
                     f"{self.name}: this recipe does not take the setting {name!r}; leave it out",
                     code="E_SETTING_NOT_TAKEN",
                 )
-        values = bound_arguments(self.name, self.taken, user_arguments)
+        values = bound_arguments(self.name, self.parameters, user_arguments)
         values |= self._loaded_from_files(values)
         has_defaults = len(user_arguments) < len(values)  # False for the file of a dry run, which names all of them
         by_size = size_defaults(values, user_arguments) if has_defaults and not again else {}
@@ -312,7 +312,7 @@ class RecipeFunction:
             if not isinstance(value, str):
                 continue
             is_shipped_tool = name == "tool" and ".py:" not in value
-            kind = kind_in_file(self.taken[name].hint)
+            kind = kind_in_file(self.parameters[name].hint)
             if kind is None or is_shipped_tool:
                 continue
             from cotrain.core.user_code import load_object

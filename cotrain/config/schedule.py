@@ -232,7 +232,8 @@ def train_task(
     source: TaskSource, seed: int, stream: str, position: int, split: str = "train", share: float = 1.0
 ) -> Task:
     """The ``position``-th training problem of a stream. An endless source is sampled by hash. A finite one, or its
-    first ``share``, is shuffled anew for each epoch, by a Feistel permutation that needs no list."""
+    first ``share``, is shuffled anew for each epoch, by a Feistel permutation that needs no list. ``share``: in
+    (0, 1]."""
     size = source.size(split)
     if size is None:
         return source.get(split, seed_of("draw", seed, stream, position) % 2**40)

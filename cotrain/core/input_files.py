@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import gzip
+import json
 import os
 import re
 import stat
@@ -82,6 +83,15 @@ def content_of_file(path: Path, most: int = MOST_WHOLE) -> bytes:
         content = stream.read(limit + 1)
     _check_expansion(path, len(content), limit)
     return content
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text. Raises ValueError for what is none, and for one that is nested more deeply than Python
+    reads, of which ``json`` raises RecursionError."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 def text_of_file(path: Path, most: int = MOST_HANDWRITTEN) -> str:

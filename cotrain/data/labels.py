@@ -30,14 +30,20 @@ from cotrain.core.types import UNLABELLED, Task, TaskSource, has_split
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartlyLabelled:
-    """``targets``, of which ``count`` training problems are labelled; none where ``easier`` has the labelled ones, and
-    none ``on_test``, where ``count`` test problems are the unlabelled ones."""
+    """``targets``, and which training problems are labelled. One of
+
+    ::
+
+        count            so many of them, drawn by ``seed``
+        easier           none of them, but all training problems of this second source
+        on_test, count   none; so many test problems, drawn by ``seed``, are the unlabelled training problems
+    """
 
     targets: TaskSource
-    count: int = 0
-    easier: TaskSource | None = None
-    seed: int = 0  # which problems are labelled
-    on_test: bool = False
+    count: int = 0  # labelled training problems, or test problems with ``on_test``
+    easier: TaskSource | None = None  # source of the labelled problems; None: ``targets``
+    seed: int = 0  # draws them
+    on_test: bool = False  # whether test problems are trained on, without their answers
     name: str = field(default="labelled", init=False)
 
     def get(self, split: str, index: int) -> Task:
@@ -56,9 +62,11 @@ class PartlyLabelled:
         """The test problems of this seed are also the unlabelled training problems."""
         if split not in ("test", UNLABELLED):
             return self.targets.get(split, index)
-        place = self.seed * self.count + index
+        place = self.seed * self.count + index  # seed 0 has the first ``count`` of them, seed 1 the next ones
         test_size = self.targets.size("test")
-        task = self.targets.get("test", place if test_size is None else place % test_size)
+        if test_size is not None:
+            place %= test_size
+        task = self.targets.get("test", place)
         return task if split == "test" else replace(task, labelled=False)
 
     def _task_with_easier(self, easier: TaskSource, split: str, index: int) -> Task:
@@ -78,11 +86,15 @@ class PartlyLabelled:
         """The first ``count`` training problems, in an order of the seed's own, are labelled."""
         if split == "train":
             return self.targets.get("train", self._permuted_place(index))
-        if split == UNLABELLED:
-            train_size = self.targets.size("train")
-            train_index = index if train_size is None else self._permuted_place(self.count + index)
-            return replace(self.targets.get("train", train_index), labelled=False)
-        return self.targets.get(split, index)
+        if split != UNLABELLED:
+            return self.targets.get(split, index)
+        train_size = self.targets.size("train")
+        if train_size is None:
+            return replace(self.targets.get("train", index), labelled=False)
+        n_answered = train_size - self.count
+        if index < n_answered:
+            return replace(self.targets.get("train", self._permuted_place(self.count + index)), labelled=False)
+        return self.targets.get(UNLABELLED, index - n_answered)  # those that never had an answer
 
     def _permuted_place(self, index: int) -> int:
         """The place of the ``index``-th training problem in ``targets``, in an order of the seed's own."""
@@ -105,15 +117,22 @@ class PartlyLabelled:
 
     def _source_of(self, split: str) -> TaskSource:
         """The source of a split. Where no target has an answer, the held-out problems are labelled ones."""
-        if self.easier is None or (split not in ("train", "validation") and self.targets.size(split) != 0):
+        if self.easier is None:
             return self.targets
-        return self.easier
+        is_labelled_kind = split in ("train", "validation")
+        if is_labelled_kind or self.targets.size(split) == 0:
+            return self.easier
+        return self.targets
 
     @property
     def notes(self) -> list[str]:
         """The notes of both sources that are printed as a run begins."""
-        on_test = [f"the {self.count} test problems are trained on, without their answers"] if self.on_test else []
-        return on_test + [note for source in (self.targets, self.easier) for note in getattr(source, "notes", [])]
+        notes: list[str] = []
+        if self.on_test:
+            notes.append(f"the {self.count} test problems are trained on, without their answers")
+        for source in (self.targets, self.easier):
+            notes += getattr(source, "notes", [])
+        return notes
 
     @property
     def quarantine(self) -> Any:
@@ -195,45 +214,66 @@ def with_labels(targets: TaskSource, labelled: str, seed: int) -> TaskSource:
     spec = labelled.strip()
     if spec == "answers":
         check_unlabelled(targets, f"labelled is {labelled!r}, which")
-        none_has_one = all(targets.size(split) == 0 for split in ("train", "validation", "test"))
-        return Unanswered.of(targets) if none_has_one else targets
+        has_no_answers = all(targets.size(split) == 0 for split in ("train", "validation", "test"))
+        return Unanswered.of(targets) if has_no_answers else targets
     if spec.startswith("test:"):
-        test_size = targets.size("test")
-        number = spec.removeprefix("test:")
-        if not number.isdecimal() or int(number) < 1 or (test_size is not None and int(number) > test_size):
-            most = "" if test_size is None else f" and at most the {test_size} test problems"
-            raise ConfigError(
-                f"labelled is {labelled!r}; expected test:N, with N of at least 1{most}", code="E_LABELLED_TEST"
-            )
-        return PartlyLabelled(targets=targets, count=int(number), seed=seed, on_test=True)
-    if not re.fullmatch(r"-?[\d.]+%?", spec):
-        from cotrain.data.row_files import DATA_ENDINGS
-        from cotrain.data.sources import problem_source
+        return PartlyLabelled(targets=targets, count=_test_count(targets, labelled), seed=seed, on_test=True)
+    is_number = re.fullmatch(r"-?[\d.]+%?", spec) is not None  # right or wrong: "-3" is refused as a number
+    if is_number:
+        return PartlyLabelled(targets=targets, count=_labelled_count(targets, labelled), seed=seed)
+    return PartlyLabelled(targets=targets, easier=_source_of_labels(spec), seed=seed)
 
-        file = spec.lower().endswith(DATA_ENDINGS)
-        try:
-            easier = problem_source("jsonl" if file else spec, spec if file else None)
-        except UnknownName as error:
-            raise UnknownName("source of labels", spec, ["answers", *error.known], code=error.code) from error
-        return PartlyLabelled(targets=targets, easier=easier, seed=seed)
 
+def _test_count(targets: TaskSource, labelled: str) -> int:
+    """N of "test:N". Raises ConfigError."""
+    test_size = targets.size("test")
+    number = labelled.strip().removeprefix("test:")
+    count = int(number) if number.isdecimal() else 0
+    if count < 1 or (test_size is not None and count > test_size):
+        most = "" if test_size is None else f" and at most the {test_size} test problems"
+        raise ConfigError(
+            f"labelled is {labelled!r}; expected test:N, with N of at least 1{most}", code="E_LABELLED_TEST"
+        )
+    return count
+
+
+def _source_of_labels(spec: str) -> TaskSource:
+    """The source that a file, or a name such as "words:2-3", means. Raises ConfigError and UnknownName."""
+    from cotrain.data.row_files import DATA_ENDINGS
+    from cotrain.data.sources import problem_source
+
+    try:
+        if spec.lower().endswith(DATA_ENDINGS):
+            return problem_source("jsonl", spec)
+        return problem_source(spec, None)
+    except UnknownName as error:
+        raise UnknownName("source of labels", spec, ["answers", *error.known], code=error.code) from error
+
+
+def _labelled_count(targets: TaskSource, labelled: str) -> int:
+    """How many training problems "16" or "10%" means. Raises ConfigError."""
+    spec = labelled.strip()
+    is_share = spec.endswith("%")
     train_size = targets.size("train")
-    if spec.endswith("%") and train_size is None:
+    if is_share and train_size is None:
         raise ConfigError(
             f"labelled is {labelled!r}, and there is no end of training problems; give a number, such as 16",
             code="E_LABELLED_SHARE_ENDLESS",
         )
-    count = Fraction(spec.rstrip("%")) if re.fullmatch(r"\d+(\.\d+)?%?", spec) else Fraction(0)
-    if train_size is not None and spec.endswith("%"):
+    is_well_formed = re.fullmatch(r"\d+(\.\d+)?%?", spec) is not None
+    count = Fraction(spec.rstrip("%")) if is_well_formed else Fraction(0)  # 0 is refused below
+    if is_share and train_size is not None:
         count = Fraction(round(train_size * count / 100))
-    if count.denominator != 1 or count < 1 or (train_size is not None and count >= train_size):
+    is_whole = count.denominator == 1
+    leaves_some = train_size is None or count < train_size
+    if not is_whole or count < 1 or not leaves_some:
         most = "" if train_size is None else f" and fewer than the {train_size} training problems"
         raise ConfigError(
             f"labelled is {labelled!r}; expected a number of at least 1{most}, a share such as 10%, or a source such "
             "as words:2-3",
             code="E_LABELLED_NUMBER",
         )
-    return PartlyLabelled(targets=targets, count=int(count), seed=seed)
+    return int(count)
 
 
 def check_truth_is_known(source: TaskSource, audits: int | None) -> None:
@@ -243,7 +283,8 @@ def check_truth_is_known(source: TaskSource, audits: int | None) -> None:
             f"the truth cannot be paid: audits is {audits}, so most of it is not looked up; leave it out",
             code="E_TRUTH_PAID_WITH_AUDITS",
         )
-    if has_split(source, UNLABELLED) and source.size(UNLABELLED) != 0 and not source.get(UNLABELLED, 0).gradable:
+    has_unlabelled = has_split(source, UNLABELLED) and source.size(UNLABELLED) != 0
+    if has_unlabelled and not source.get(UNLABELLED, 0).gradable:
         raise ConfigError(
             "the truth cannot be paid: some training problems have no answer (--labelled)",
             code="E_TRUTH_PAID_UNLABELLED",

@@ -62,11 +62,13 @@ from cotrain.grading.grade_worker import PATIENCE
 from cotrain.grading.isolation import JUDGING, MEMORY_BYTES, working_sandbox
 from cotrain.grading.pool import WORKERS, AnswerGrader, GradingPool
 
-KINDS = {
+KINDS = {  # kind → its public release on the Hub
     "mbpp": "google-research-datasets/mbpp:full",
     "humaneval": "openai/openai_humaneval",
-}  # and their public releases
-PUBLISHED = {  # number of a problem of MBPP → the function that it asks for, in the full and in the sanitized version
+}
+# A sample of MBPP, by which ``is_mbpp`` knows its problems: number → the function that it asks for, in the full and in
+# the sanitized version.
+PUBLISHED = {
     **{2: "similar_elements", 3: "is_not_prime", 4: "heap_queue_largest", 6: "differ_At_One_Bit_Pos"},
     **{11: "remove_Occ", 12: "sort_matrix", 14: "find_Volume", 16: "text_lowercase_underscore"},
     **{17: "square_perimeter", 18: "remove_dirty_chars", 20: "is_woodall", 57: "find_Max_Num", 58: "opposite_Signs"},
@@ -81,7 +83,9 @@ READ = {  # kind → the columns that are read
     "humaneval": ("prompt", "entry_point", "canonical_solution", "test", "task_id"),
 }
 DEADLINE_S = 3.0  # CPU time of a program with its tests
-MAX_PAPERS = 4096  # that a grader keeps
+# A problem's paper is what the grading process gets beside the program: its tests, and the names and imports that they
+# need (``program_tests.py``).
+MAX_PAPERS = 4096  # papers that a grader keeps
 SHOWN = "\n\nThese tests must pass:\n"  # what parts a question from its tests
 ASK = "Write the whole program, in one block that begins with ```python and ends with ```, inside of the final answer."
 
@@ -112,9 +116,9 @@ class ProgramGrader(AnswerGrader):
     ) -> None:
         self._problems = problems
         self._run_program = run_program
-        self._patience = PATIENCE * deadline_s + GRACE_S
-        kind = None if run_program else working_sandbox()
-        self._pool = GradingPool(workers, deadline_s, judging=(JUDGING,), memory=MEMORY_BYTES, sandbox=kind)
+        self._wait_s = PATIENCE * deadline_s + GRACE_S  # for an answer of the user's sandbox, by the clock
+        sandbox = None if run_program else working_sandbox()
+        self._pool = GradingPool(workers, deadline_s, judging=(JUDGING,), memory=MEMORY_BYTES, sandbox=sandbox)
         self._paper = lru_cache(MAX_PAPERS)(_problem_paper)
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="sandbox") if run_program else None
 
@@ -126,8 +130,10 @@ class ProgramGrader(AnswerGrader):
         """Run the program of an answer with the problem's tests."""
         problem = self.problem_of(task)
         program = program_of(text, problem.entry)
-        if program is None or len(program) > MAX_PROGRAM:
-            return Grade(value=False, reason="no program" if program is None else "program too long")
+        if program is None:
+            return Grade(value=False, reason="no program")
+        if len(program) > MAX_PROGRAM:
+            return Grade(value=False, reason="program too long")
         return self.grade_program(problem, program)
 
     def grade_program(self, problem: ProgramProblem, program: str) -> Grade:
@@ -136,7 +142,7 @@ class ProgramGrader(AnswerGrader):
         if self._run_program is None or self._threads is None:
             return self._pool.grade_in_process(self._paper(problem), program)
         try:
-            return self._threads.submit(self._run_program, f"{program}\n\n{problem.tests}").result(self._patience)
+            return self._threads.submit(self._run_program, f"{program}\n\n{problem.tests}").result(self._wait_s)
         except Late:
             return Grade(value=None, reason="sandbox timeout")
         except Exception:  # noqa: BLE001  somebody else's code: whatever fails in it is no verdict on the answer
@@ -176,13 +182,19 @@ class ProgramTasks:
         self.name = kind
         self.path = str(path) if is_hub_name(str(path)) else str(absolute_path(path))
         self._settings = {"kind": kind, "workers": workers, "deadline_s": deadline_s, "sandbox": sandbox}
+        if lenient:
+            self._settings["lenient"] = True
         self.quarantine = Quarantine()
-        self._settings |= {"lenient": True} if lenient else {}
         aside = self.quarantine if lenient else None
         self._splits, self._is_published, self.left_out = read_problems(kind, self.path, aside)
-        named = {f"{kind}/{split}/{i}": p for split, mine in self._splits.items() for i, p in enumerate(mine)}
-        self.grader = ProgramGrader(named, workers, deadline_s, None if sandbox is None else run_program_of(sandbox))
-        texts = [[split, p.question, p.tests] for split, mine in self._splits.items() for p in mine]
+        problem_by_id: dict[str, ProgramProblem] = {}  # id of a task → its problem
+        texts = []
+        for split, problems in self._splits.items():
+            for i, problem in enumerate(problems):
+                problem_by_id[f"{kind}/{split}/{i}"] = problem
+                texts.append([split, problem.question, problem.tests])
+        run_program = None if sandbox is None else run_program_of(sandbox)
+        self.grader = ProgramGrader(problem_by_id, workers, deadline_s, run_program)
         self._digest = hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).hexdigest()
         if digest is not None and digest != self._digest:
             raise DataError(
@@ -205,7 +217,7 @@ class ProgramTasks:
     def notes(self) -> list[str]:
         """The notes that are printed as a run begins: how own tasks in MBPP's layout are split, and the columns that
         are not read."""
-        problems = [problem for mine in self._splits.values() for problem in mine]
+        problems = [problem for split_problems in self._splits.values() for problem in split_problems]
         notes: list[str] = []
         if self.name == "mbpp" and not self._is_published and any(problem.number is not None for problem in problems):
             notes.append("task_id is not MBPP's own, so these tasks are split as those of other files are")
@@ -296,8 +308,9 @@ def read_problems(
     if is_published:
         problems_by_split: dict[str, list[ProgramProblem]] = {split: [] for split in SPLITS}
         for problem in problems:
+            # A row without MBPP's number may stand among its problems; it is put where a hash puts it.
             split = _published_split(problem.number) or split_of(problem.bare_question)
-            if split in problems_by_split:  # "prompt" is in none
+            if split in problems_by_split:  # not "prompt", whose problems are left out
                 problems_by_split[split].append(problem)
         splits = {split: tuple(members) for split, members in problems_by_split.items()}
     else:
@@ -335,14 +348,23 @@ def _own_parts(
 
 
 def is_mbpp(problems: Sequence[ProgramProblem], paths: Sequence[str]) -> bool:
-    """Whether these problems are MBPP's, so that its published splits hold for their numbers."""
-    if KINDS["mbpp"].partition(":")[0] in [path.partition(":")[0] for path in paths]:
+    """Whether these problems are MBPP's, so that its published splits hold for their numbers: by the name of its
+    release, by all of its numbers, or where at least half of those in ``PUBLISHED`` define the function that MBPP's
+    problem of that number asks for."""
+    release, _, _ = KINDS["mbpp"].partition(":")
+    if release in [path.partition(":")[0] for path in paths]:
         return True
     if {problem.number for problem in problems} >= set(NUMBERS):
         return True
-    published = [problem for problem in problems if problem.number in PUBLISHED]
-    right = [problem for problem in published if f"def {PUBLISHED[problem.number or 0]}(" in problem.solution]
-    return bool(right) and 2 * len(right) >= len(published)
+
+    n_published = 0
+    n_right = 0
+    for problem in problems:
+        asked_function = PUBLISHED.get(problem.number or 0)  # no problem has the number 0
+        if asked_function is not None:
+            n_published += 1
+            n_right += f"def {asked_function}(" in problem.solution
+    return n_right > 0 and 2 * n_right >= n_published
 
 
 def _bare_question(problem: ProgramProblem) -> str:
@@ -374,6 +396,7 @@ def mbpp_problem(row: dict[str, Any], where: str) -> ProgramProblem:
         )
     setup = _text_field(row, "test_setup_code", where).strip() if row.get("test_setup_code") else ""
     tests_text = "\n".join(tests)
+    # The functions of the reference program that the tests call; the last one is what is asked for.
     called = [name for name in re.findall(r"^def (\w+)", code, re.MULTILINE) if f"{name}(" in tests_text]
     number = row.get("task_id")
     read = (column, *READ["mbpp"])

@@ -5,13 +5,13 @@ A source describes itself as ``{"kind": …, "settings": {…}}``; ``settings`` 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from cotrain.core.errors import ConfigError, StateError, UnknownName
+from cotrain.core.input_files import parse_json
 from cotrain.core.registry import TASKS, ZOO, joined_places, load_named, shipped_places
 from cotrain.core.types import TaskSource, take_fields
 from cotrain.core.user_code import load_class
@@ -29,8 +29,8 @@ KINDS = {  # kind → its class; the kinds of single methods and of installed pa
     "openenv": "cotrain.envs.openenv.served:OpenEnvTasks",
     "openenv_class": "cotrain.envs.openenv.tasks:OpenEnvEpisodes",
 }
-NAMED = {"gym": "dataset", "verifiers": "taskset", "openenv": "url"}  # kind → what is behind its colon
-NAMES = (
+NAMED = {"gym": "dataset", "verifiers": "taskset", "openenv": "url"}  # kind → the argument behind its colon
+NAMES = (  # forms of ``--tasks``, as errors list them
     "words",
     "words:LOW-HIGH",
     "jsonl:QUESTION,ANSWER",
@@ -113,6 +113,8 @@ def task_source(spec: str, data: str | None = None, *, lenient: bool = False, un
             columns = (question or SCHEMAS[kind].question, answer or SCHEMAS[kind].answer)
             return JsonlTasks(data, *columns, lenient=lenient, unanswered=unanswered)
         return benchmark_tasks(*_on_the_hub(spec, data), lenient=lenient, unanswered=unanswered)
+
+    # Everything below is generated, or brings its own problems.
     is_own_class = kind != "openenv" and spec.rpartition(":")[0].endswith(".py")
     registered = kind in shipped_places(TASKS) or kind in joined_places(TASKS) or kind in ZOO[TASKS]
     if not (spec == "words" or is_own_class or registered or (kind in NAMED and name)):
@@ -173,7 +175,7 @@ def _gym_settings(spec: str) -> dict[str, Any]:
         if name in settings:
             raise ConfigError(f"tasks {spec!r}: {name} is given twice; leave one out", code="E_TASKS_SETTING_TWICE")
         try:
-            settings[name] = json.loads(value)
+            settings[name] = parse_json(value)
         except ValueError:
             settings[name] = value
     return {"dataset": dataset, "settings": settings}
@@ -186,7 +188,7 @@ def problem_source(
     lenient: bool = False,
     labelled: str | int | None = None,
 ) -> TaskSource:
-    """Return the source of problems that ``--tasks``, ``--data``, ``--operations`` and ``--lenient`` name together:
+    """The source of problems that ``--tasks``, ``--data``, ``--operations`` and ``--lenient`` name together:
     "jsonl" where there is a file, else the word problems that the shipped models are studied on; "words:2-4" are those
     of two to four steps. Rows may lack an answer where ``labelled`` (``--labelled``) is no number. Raises ConfigError
     and UnknownName as ``task_source`` does."""
@@ -194,20 +196,29 @@ def problem_source(
     from cotrain.data.word_problems.source import WordProblems, study_problems
 
     spec = tasks or ("jsonl" if data else "words")
-    plain = spec == "words" and data is None and not lenient
-    steps = re.fullmatch(r"words:(\d)-(\d)", spec)
-    if steps and operations is None:
-        plain = data is None and not lenient
+    steps = re.fullmatch(r"words:(\d)-(\d)", spec)  # fewest and most steps
+    if steps and operations is not None:
+        raise _operations_error(spec)
+    if steps:
+        spec = "words"
         operations = (int(steps[1]), int(steps[2]))
-    unanswered = labelled is not None and allows_unanswered(labelled)
-    source: TaskSource = study_problems() if plain else task_source(spec, data, lenient=lenient, unanswered=unanswered)
+    source: TaskSource
+    if spec == "words" and data is None and not lenient:
+        source = study_problems()
+    else:
+        unanswered = labelled is not None and allows_unanswered(labelled)
+        source = task_source(spec, data, lenient=lenient, unanswered=unanswered)
     if operations is None:
         return source
     if not isinstance(source, WordProblems):
-        raise ConfigError(
-            f"--operations goes with --tasks words, not with {spec!r}; leave it out", code="E_OPERATIONS_NEED_WORDS"
-        )
+        raise _operations_error(spec)
     return replace(source, operations=(operations[0], operations[1]))
+
+
+def _operations_error(spec: str) -> ConfigError:
+    return ConfigError(
+        f"--operations goes with --tasks words, not with {spec!r}; leave it out", code="E_OPERATIONS_NEED_WORDS"
+    )
 
 
 def _on_the_hub(spec: str, data: str) -> tuple[str, str]:

@@ -14,7 +14,6 @@ those of PEFT.
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ import torch
 from torch import nn
 
 from cotrain.core.errors import ModelError
+from cotrain.core.input_files import parse_json
 from cotrain.core.seeding import Address
 from cotrain.core.types import Completion
 from cotrain.distributed.local import PolicyFactory, make_local_engine, with_device_defaults
@@ -288,7 +288,7 @@ def _adapter_config(lora: Lora) -> dict[str, Any]:
     alpha = lora.alpha
     if lora.path is not None:
         try:
-            saved = json.loads((Path(lora.path) / "adapter_config.json").read_text(encoding="utf-8"))
+            saved = parse_json((Path(lora.path) / "adapter_config.json").read_text(encoding="utf-8"))
             rank = int(saved["r"])
             alpha = int(saved["lora_alpha"])
         except (OSError, ValueError, KeyError) as error:

@@ -62,7 +62,10 @@ class TimedProcess:
     def __init__(self, process: Process, worked: ProcessStats) -> None:
         self._process = process
         self._worked = worked
-        self.send, self.wait, self.kill = process.send, process.wait, process.kill
+        # These return at once, or wait for others: they are passed on as they are.
+        self.send = process.send
+        self.wait = process.wait
+        self.kill = process.kill
 
     def ask(self, method: str, *arguments: Any) -> Any:
         began = time.perf_counter()
@@ -92,7 +95,7 @@ class MultiProcessBackend:
         worlds: policies with learners of their own, and how many ranks those are.
         placing: which engines there are.
         replicas: processes of each engine.
-        kind: the backend's name in the run's provenance.
+        kind: kind of the engines, "local" or "vllm".
         bounds: see ``Backend``.
         """
         self.bounds = bounds
@@ -136,6 +139,7 @@ class MultiProcessBackend:
 
         self.engine = route_policies(self._handles, self._engine)
         try:
+            # Replicas of an engine have the same policies, which are tested together.
             for group in dict.fromkeys(place.policies for place in self._places if place.tested):
                 self.arrivals += self._test_publishing(group)
         except BaseException:
@@ -186,15 +190,19 @@ class MultiProcessBackend:
         return self._home[policy].what
 
     def held_while_learning(self, computing: Collection[str], changed: Collection[str]) -> Collection[str] | None:
-        """The policies that change, as the engine has weights of its own. None if all learners are in one process."""
-        if not (self.worlds and self.engine.can_hold and self.kind == "local"):
+        """The policies that change, as the engine has weights of its own. None if all learners are in one process, or
+        if the engine cannot hold back the requests of one policy."""
+        has_own_learners = bool(self.worlds)
+        can_hold = self.engine.can_hold and self.kind == "local"
+        if not has_own_learners or not can_hold:
             return None
         if self._published is None:
             self.try_to_overlap()
         return list(changed)
 
     def try_to_overlap(self) -> bool:
-        """The weights that were published last are kept where they are on their way, in Ray's store."""
+        """Keep the weights that were published last: an engine that is lost during an update gets those, and not new
+        ones from the learners. They are kept by their references, so they stay in Ray's store."""
         self._published = {}
         retry_lost(self._publish_all, ProcessLost, self.restart_lost_processes)
         return True
@@ -208,11 +216,12 @@ class MultiProcessBackend:
         cache_answers_by_policy(self._handles, traces)
 
     def restart_lost_processes(self) -> None:
-        """New learners, of all policies; a new engine when it is asked next, should it be lost too."""
+        """Start new learners, for all policies. An engine that is lost too is replaced when it is asked next."""
         for learners in self._learners.values():
             learners.kill()
         self._learners = {}
-        self._published = None if self._published is None else {}
+        if self._published is not None:
+            self._published = {}
         for handle in self._handles.values():
             if isinstance(handle, HostedPolicy):
                 handle.version = 0
@@ -223,15 +232,21 @@ class MultiProcessBackend:
         return {short_name(what): replace(worked) for what, worked in self._worked.items()}
 
     def describe(self) -> dict[str, Any]:
-        many = {name: n for name, n in (("world", self.world), ("replicas", self.replicas)) if n > 1}
-        own = {"learners": self.worlds} if self.worlds else {}
-        return {**self.launcher.describe(), "engine": self.kind, "device": self.device, **many, **own}
+        described = {**self.launcher.describe(), "engine": self.kind, "device": self.device}
+        if self.world > 1:
+            described["world"] = self.world
+        if self.replicas > 1:
+            described["replicas"] = self.replicas
+        if self.worlds:
+            described["learners"] = self.worlds
+        return described
 
     async def close(self) -> None:
         await asyncio.gather(*(handle.close() for handle in self._handles.values()))
         self._stop_processes()
 
     def _present_learners(self, place: LearnerPlacement) -> Process:
+        """The learners of a place, which are begun where there are none."""
         if place.what not in self._learners:
             self._learners[place.what] = self._begin_learners(place)
         return self._learners[place.what]

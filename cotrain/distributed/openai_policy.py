@@ -68,6 +68,7 @@ COUNTED = (  # see ``RemoteHandle.counts``
     "seconds",
 )
 LEAST_TOKENS = 16  # tokens of an answer: a limit that does not fit is not halved below it
+# In a refusal: the limit of tokens does not fit the server's context next to the prompt.
 NO_ROOM = re.compile(r"context|too (?:large|long|many)|at most|must be <=|max_new_tokens", re.IGNORECASE)
 MOST_REFUSAL = 1 << 16  # bytes that are read of a refusal
 MOST_WORDS = 300  # characters that are shown of its reason
@@ -122,7 +123,7 @@ class RemoteHandle(PolicyHandle):
     def __init__(self, name: str, spec: RemoteSpec, renderer: Rendering, key: str | None) -> None:
         super().__init__(name, spec, renderer)
         self._headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._line: _Connection | None = None
+        self._connection: _Connection | None = None
         self._reached = False  # has the server ever answered?
         self._known: dict[Address, Trace] = {}
         self._told: set[str] = set()  # reasons of troubles that were reported
@@ -139,7 +140,8 @@ class RemoteHandle(PolicyHandle):
         ``…/cost``, and ``…/seconds``, the sum of all waiting."""
         spent = self._counts["prompt_tokens"] * self.spec.input_price
         spent += self._counts["completion_tokens"] * self.spec.output_price
-        return {f"{self.name}/remote/{what}": count for what, count in (self._counts | {"cost": spent / 1e6}).items()}
+        counts = self._counts | {"cost": spent / 1e6}  # prices are for a million tokens
+        return {f"{self.name}/remote/{what}": count for what, count in counts.items()}
 
     async def sample(self, request: Request) -> Completion:
         """The server's answer, or one that says why there is none. Raises ConfigError where asking again cannot help,
@@ -148,19 +150,19 @@ class RemoteHandle(PolicyHandle):
             return self._recorded_completion(request)
         path, body = self._path_and_body(request)
         with awaiting_server():
-            line = self._get_connection()
-            async with line.free:
+            connection = self._get_connection()
+            async with connection.free:
                 began = time.monotonic()
                 try:
-                    return await self._request_answer(line.client, request, path, body, began)
+                    return await self._request_answer(connection.client, request, path, body, began)
                 finally:
                     self._counts["seconds"] += time.monotonic() - began
 
     async def close(self) -> None:
-        line = self._line
-        self._line = None
-        if line is not None:
-            await line.client.aclose()
+        connection = self._connection
+        self._connection = None
+        if connection is not None:
+            await connection.client.aclose()
 
     async def _request_answer(
         self, client: httpx2.AsyncClient, request: Request, path: str, body: Mapping[str, Any], began: float
@@ -169,16 +171,17 @@ class RemoteHandle(PolicyHandle):
         pauses = rng_of("pause", request.seed)
         tries = 0
         limit = self._fitting_limit(request)
-        before: Trouble | None = None  # the trouble of the last try
+        last_trouble: Trouble | None = None
         while True:
             left = deadline - time.monotonic()
-            seconds = min(self.spec.timeout, left)
+            is_last_try = left <= self.spec.timeout  # the deadline cuts it off
+            seconds = left if is_last_try else self.spec.timeout
             answer = await self._try_once(client, request, path, {**body, "max_tokens": limit}, seconds)
-            if seconds == left and before is not None and isinstance(answer, Trouble) and answer.reason == TIMEOUT:
-                answer = before  # only the deadline cut this try off: what the server said before is the reason
             if isinstance(answer, Completion):
                 self._counts["lowered"] += limit < request.sampling.max_tokens
                 return answer
+            if is_last_try and answer.reason == TIMEOUT and last_trouble is not None:
+                answer = last_trouble  # the reason is what the server said before
             if self._too_little_room(answer) and limit // 2 >= LEAST_TOKENS:
                 self._note_lowered(answer, request, limit)
                 limit //= 2
@@ -189,8 +192,7 @@ class RemoteHandle(PolicyHandle):
                     f"{NEVER[answer.status].format(name=self.name)}",
                     code="E_REMOTE_REFUSES",
                 )
-            alone = answer.reason == NO_CONNECTION and not self._reached
-            if alone and time.monotonic() - began > FIRST_CONTACT:
+            if self._was_never_there(answer) and time.monotonic() - began > FIRST_CONTACT:
                 raise ConfigError(
                     f"policy {self.name!r}: no server answers at {self.spec.url} ({answer.words}); start it, or check "
                     "the policy's url",
@@ -199,11 +201,11 @@ class RemoteHandle(PolicyHandle):
             self._tell_first(answer)
             if answer.is_refusal:
                 return self._failed_completion(answer)
-            growing = min(LONGEST_PAUSE, FIRST_PAUSE * 2**tries) * (0.5 + pauses.random())
-            pause = max(answer.least_pause, growing)
+            growing_pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2**tries)
+            pause = max(answer.least_pause, growing_pause * (0.5 + pauses.random()))
             if time.monotonic() + pause >= deadline:
                 return self._failed_completion(answer)
-            before = answer
+            last_trouble = answer
             tries += 1
             self._counts["retries"] += 1
             await asyncio.sleep(pause)
@@ -226,6 +228,10 @@ class RemoteHandle(PolicyHandle):
         except Malformed as error:
             return Trouble(reason=str(error))
 
+    def _was_never_there(self, answer: Trouble) -> bool:
+        """Whether no server is at the address, as far as is known: it has never answered."""
+        return answer.reason == NO_CONNECTION and not self._reached
+
     def _too_little_room(self, answer: Trouble) -> bool:
         """Whether the limit of tokens is refused, which together with the prompt exceeds the server's context."""
         return answer.is_refusal and NO_ROOM.search(answer.words) is not None
@@ -234,7 +240,10 @@ class RemoteHandle(PolicyHandle):
         """``max_tokens`` of the request, halved where the server has refused it for a prompt that was no longer."""
         limit = request.sampling.max_tokens
         size = len(request.prompt_ids)
-        while size >= self._refused_limits.get(limit, size + 1) and limit // 2 >= LEAST_TOKENS:
+        while limit // 2 >= LEAST_TOKENS:
+            shortest_refused = self._refused_limits.get(limit)
+            if shortest_refused is None or size < shortest_refused:
+                break
             limit //= 2
         return limit
 
@@ -255,13 +264,14 @@ class RemoteHandle(PolicyHandle):
             return
         self._told.add(answer.reason)
         what = f"note: policy {self.name!r}: {self.spec.url}: {answer.in_words()}"
-        alone = answer.reason == NO_CONNECTION and not self._reached
-        patience = min(FIRST_CONTACT, self.spec.deadline) if alone else self.spec.deadline
+        patience = self.spec.deadline
+        if self._was_never_there(answer):
+            patience = min(FIRST_CONTACT, patience)
         then = "this is not asked again" if answer.is_refusal else f"asking again, for {patience:g} s"
         self.tell(f"{what}; {then}")
 
     def _path_and_body(self, request: Request) -> tuple[str, dict[str, Any]]:
-        """Path and body."""
+        """What is sent, and where: token ids where the server returns them, else messages."""
         sampling = request.sampling
         body: dict[str, Any] = {
             "model": self.spec.model,
@@ -304,14 +314,16 @@ class RemoteHandle(PolicyHandle):
             if len(text) > TEXT_PER_TOKEN * request.sampling.max_tokens:
                 raise Malformed("more text than max_tokens allows")
             token_ids = tuple(text.encode(errors="replace"))
-            if finish == "stop" or not text:
+            if finish == "stop" or not text:  # a completion has at least one token
                 token_ids += (STOP,)
             logprobs = (0.0,) * len(token_ids)
         if not isinstance(usage, Mapping):
             usage = {}
         counts = {name: usage.get(name) for name in ("prompt_tokens", "completion_tokens")}
-        if not all(count is None or (type(count) is int and 0 <= count <= MOST_COUNT) for count in counts.values()):
-            raise Malformed("impossible token counts")
+        for count in counts.values():
+            is_possible = count is None or (type(count) is int and 0 <= count <= MOST_COUNT)
+            if not is_possible:
+                raise Malformed("impossible token counts")
         self._counts["answers"] += 1
         for name, count in counts.items():
             self._counts[name] += count or 0
@@ -358,9 +370,9 @@ class RemoteHandle(PolicyHandle):
         )
 
     def _get_connection(self) -> _Connection:
-        """The line of the running loop. It reads no proxies, keys or passwords from the surroundings."""
+        """The connection of the running loop. It reads no proxies, keys or passwords from the surroundings."""
         loop = asyncio.get_running_loop()
-        if self._line is None or self._line.loop is not loop:
+        if self._connection is None or self._connection.loop is not loop:
             client = httpx2.AsyncClient(
                 base_url=self.spec.url.rstrip("/") + "/",
                 headers={"Accept-Encoding": "gzip"} | self._headers,
@@ -368,17 +380,18 @@ class RemoteHandle(PolicyHandle):
                 limits=httpx2.Limits(max_connections=self.spec.concurrency),
                 trust_env=False,
             )
-            self._line = _Connection(loop=loop, client=client, free=asyncio.Semaphore(self.spec.concurrency))
-        return self._line
+            free = asyncio.Semaphore(self.spec.concurrency)
+            self._connection = _Connection(loop=loop, client=client, free=free)
+        return self._connection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Connection:
-    """Connections, and how many more requests may be under way."""
+    """The client in one event loop."""
 
     loop: asyncio.AbstractEventLoop
     client: httpx2.AsyncClient
-    free: asyncio.Semaphore
+    free: asyncio.Semaphore  # how many more requests may be under way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -405,7 +418,7 @@ async def _trouble_of(response: httpx2.Response) -> Trouble:
         words = _reason_in(await _read_body(response, MOST_REFUSAL))
     except (Malformed, httpx2.HTTPError):
         words = ""
-    wanted = response.headers.get("retry-after", "")
+    wanted = response.headers.get("retry-after", "")  # seconds; a date in its place is not read
     return Trouble(
         reason=f"status {response.status_code}",
         words=words or response.reason_phrase,
@@ -421,7 +434,7 @@ def _reason_in(content: bytes) -> str:
         said: Any = json.loads(content)
     except (ValueError, RecursionError):
         said = content.decode(errors="replace")
-    for field in ("error", "message", "detail"):
+    for field in ("error", "message", "detail"):  # each within what the one before held
         if isinstance(said, Mapping) and said.get(field):
             said = said[field]
     if not said:

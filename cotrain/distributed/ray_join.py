@@ -22,6 +22,7 @@ from cotrain.distributed.cluster_file import Cluster
 from cotrain.distributed.ray_nodes import memory_here
 
 PATIENCE = 5.0  # seconds for whoever has the port to answer
+# What a client of HTTP/2 sends first, and what comes back is a frame: 3 bytes of length, 1 of type, 5 more.
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # and empty settings
 SETTINGS = 4  # type of a frame
 HERE = "RAY_GCS_SERVER_PORT"  # the port of a Ray that begins here, where somebody has set it
@@ -46,7 +47,7 @@ def check_address(address: str, patience: float = PATIENCE) -> None:
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=patience) as line:
             line.sendall(PREFACE)
-            reply = line.recv(9)
+            reply = line.recv(9)  # the head of a frame
             while 0 < len(reply) < 4:
                 more = line.recv(9)
                 if not more:

@@ -10,7 +10,6 @@ version of Python. Weights cross as numpy arrays: torch and transformers may dif
 
 from __future__ import annotations
 
-import json
 import platform
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from cotrain.core.errors import ConfigError, ModelError, install_extra
+from cotrain.core.input_files import parse_json
 from cotrain.core.threads import usable_cores
 from cotrain.distributed.device_memory import memory_of
 
@@ -221,7 +221,7 @@ def inspect_python(python: str) -> PythonInfo:
     except subprocess.TimeoutExpired:
         return {"asked": python, "error": f"no answer within {PYTHON_PATIENCE:g} seconds"}
     try:
-        return {"asked": python, **json.loads(result.stdout)}
+        return {"asked": python, **parse_json(result.stdout)}
     except (ValueError, TypeError):
         last_line = (result.stderr.strip().splitlines() or ["it printed no versions"])[-1]
         return {"asked": python, "error": f"no Python ({last_line[:120]})"}

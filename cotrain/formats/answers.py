@@ -31,9 +31,9 @@ from cotrain.formats.solutions import (
     MAX_CHARS,
     TAGS,
     Solution,
-    _last_block,
     behind_thoughts,
     blocks_of,
+    last_block,
     without_thought,
     write_solution,
 )
@@ -362,7 +362,7 @@ def final_answer(text: str) -> str | None:
     spoken = behind_thoughts(text)
     if spoken is None:
         return None
-    in_tags = _last_block(spoken, "answer")
+    in_tags = last_block(spoken, "answer")
     if in_tags is not None:
         return in_tags or None
     boxed = last_boxed(spoken)

@@ -40,7 +40,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.types import ParseFailure, Span
 from cotrain.formats.patterns import pattern_of
 from cotrain.formats.role_replies import Review, write_review
-from cotrain.formats.solutions import TAGS, _clip_score, without_thought
+from cotrain.formats.solutions import TAGS, clip_score, without_thought
 from cotrain.formats.verdicts import Verdict, is_negated
 
 WORDS = "words"
@@ -436,7 +436,7 @@ def _group_span(match: re.Match[str], group: int = 1) -> Span:
 
 
 def _verdict_failure(reason: str, missing: int = 1) -> ParseFailure:
-    return ParseFailure(reason=reason, format_score=min(0.6, _clip_score(1.0 - 0.8 * missing)))
+    return ParseFailure(reason=reason, format_score=min(0.6, clip_score(1.0 - 0.8 * missing)))
 
 
 # ---- what a verifier is shown

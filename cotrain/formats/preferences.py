@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from cotrain.core.types import ParseFailure, Span
-from cotrain.formats.solutions import _clip_score, _scan_blocks, scored_failure, without_thought
+from cotrain.formats.solutions import clip_score, scan_blocks, scored_failure, without_thought
 from cotrain.formats.verdicts import ABSTAIN, Abstention, closing_block, trim_span, unbox_span, whole_reply
 from cotrain.prompts.thoughts import closes_thought
 
@@ -114,7 +114,7 @@ def read_rmr1(text: str) -> Preference | Abstention | ParseFailure:
     has_evaluation = _has_block(text, "eval")
     has_grounds = _has_block(text, "rubric") or _has_block(text, "solution")
     missing = (not has_evaluation) + (not has_grounds)
-    return Preference(margin=_BRACKETED[word.text], spans=(letter,), format_score=_clip_score(1.0 - 0.4 * missing))
+    return Preference(margin=_BRACKETED[word.text], spans=(letter,), format_score=clip_score(1.0 - 0.4 * missing))
 
 
 # -- Think-RM
@@ -156,7 +156,7 @@ def read_grm(text: str, count: int) -> Ratings | Abstention | ParseFailure:
     spoken = without_thought(text)
     if isinstance(spoken, ParseFailure):
         return spoken
-    scan = _scan_blocks(spoken, GRM_BLOCKS)
+    scan = scan_blocks(spoken, GRM_BLOCKS)
     names = [name for name, _ in scan.blocks]
     if scan.broken is not None:
         return scored_failure(scan.broken, missing=1)

@@ -26,20 +26,20 @@ from cotrain.formats.solutions import (
     Review,
     SelfCheck,
     Solution,
-    _clip_score,
-    _scan_blocks,
+    format_score_of,
+    scan_blocks,
     tagged_solution,
     without_thought,
 )
 
-_END = "</answer>"
-_FINAL = "<final>"
-_OPEN = "<search>"
-_CLOSE = "</search>"
+_ANSWER_ENDS = "</answer>"
+_FINAL_BEGINS = "<final>"
+_SEARCH_BEGINS = "<search>"
+_SEARCH_ENDS = "</search>"
 FOUND = re.compile(r"<found>[^<]*</found>")  # the result of a search, as a policy writes it
 _SEARCHED = re.compile(rf"<search>[^<]*</search>|{FOUND.pattern}")
 _VERDICTS = {"CORRECT": True, "INCORRECT": False}
-_HEDGES = frozenset({"not", "never", "no", "or", "nor", "cannot"})  # "not CORRECT" is not a verdict
+HEDGES = frozenset({"not", "never", "no", "or", "nor", "cannot"})  # "not CORRECT" is not a verdict
 
 
 def step_verdicts(text: str, count: int) -> Review | ParseFailure:
@@ -54,20 +54,20 @@ def step_verdicts(text: str, count: int) -> Review | ParseFailure:
     """
     if len(text) > MAX_CHARS:
         return ParseFailure(reason="too long")
-    scan = _scan_blocks(text, ("step", "final"))
+    scan = scan_blocks(text, ("step", "final"))
     blocks = scan.blocks_named("step")
     finals = scan.blocks_named("final")
     verdicts = [_last_verdict(block.text) for block in blocks]
     final = _whole_verdict(finals[0].text) if len(finals) == 1 else None
-    early = bool(finals and blocks and finals[0].start < blocks[-1].end)
-    counted = len(blocks) == count and None not in verdicts
-    score = _clip_score(
-        1.0
-        - 0.8 * (final is None or early)
-        - 0.8 * (count > 0 and not blocks)
-        - 0.8 * (not counted)
-        - 0.4 * (scan.stray or scan.broken is not None)
-    )
+    final_is_early = bool(finals and blocks and finals[0].start < blocks[-1].end)
+    has_no_steps = count > 0 and not blocks
+    has_step_verdicts = len(blocks) == count and None not in verdicts
+
+    # The parts: a final verdict, steps, and a verdict on each of them. Without steps two of these are missing.
+    missing = (final is None or final_is_early) + has_no_steps + (not has_step_verdicts)
+    has_stray = scan.stray or scan.broken is not None
+
+    # The first fault that applies.
     if scan.broken is not None:
         reason = scan.broken
     elif not finals:
@@ -76,13 +76,13 @@ def step_verdicts(text: str, count: int) -> Review | ParseFailure:
         reason = "several finals"
     elif final is None:
         reason = "bad final verdict"
-    elif early:
+    elif final_is_early:
         reason = "final before steps"
-    elif count > 0 and not blocks:
+    elif has_no_steps:
         reason = "no steps"
     elif len(blocks) != count:
         reason = "step count"
-    elif not counted:
+    elif not has_step_verdicts:
         reason = "bad step verdict"
     elif scan.stray:
         reason = "stray text"
@@ -92,21 +92,24 @@ def step_verdicts(text: str, count: int) -> Review | ParseFailure:
         word = inside.text.strip()
         span = Span(start=start, end=start + len(word), text=word)
         return Review(steps=tuple(bool(v) for v in verdicts), final=final, final_span=span)
-    return ParseFailure(reason=reason, format_score=score)
+    return ParseFailure(reason=reason, format_score=format_score_of(missing, has_stray))
 
 
 def write_review(derivations: Sequence[str], verdicts: Sequence[bool], final: bool) -> str:
     """The text of a review; ``step_verdicts`` reads its verdicts back."""
-    blocks = (f"<step>{d} {_verdict_word(v)}</step>" for d, v in zip(derivations, verdicts, strict=True))
-    return "".join(blocks) + f"<final>{_verdict_word(final)}</final>"
+    text = ""
+    for derivation, verdict in zip(derivations, verdicts, strict=True):
+        text += f"<step>{derivation} {_verdict_word(verdict)}</step>"
+    return text + f"<final>{_verdict_word(final)}</final>"
 
 
 def corrected_review(text: str, verdicts: Sequence[bool], final: bool) -> str:
     """A review with other verdicts behind the same derivations; without derivations where it cannot be read."""
     if isinstance(step_verdicts(text, len(verdicts)), ParseFailure):
         return write_review([""] * len(verdicts), verdicts, final)
-    blocks = _scan_blocks(text, ("step", "final")).blocks_named("step")
-    return write_review([" ".join(block.text.split()[:-1]) for block in blocks], verdicts, final)
+    blocks = scan_blocks(text, ("step", "final")).blocks_named("step")
+    derivations = [" ".join(block.text.split()[:-1]) for block in blocks]  # without the verdict at the end
+    return write_review(derivations, verdicts, final)
 
 
 def _verdict_word(verdict: bool) -> str:
@@ -123,16 +126,16 @@ def _whole_verdict(text: str) -> bool | None:
 
 def _last_verdict(text: str) -> bool | None:
     """The verdict that a text ends in as a word of its own; None when there is none or it is taken back."""
-    words = text.rsplit(maxsplit=2)
+    words = text.rsplit(maxsplit=2)  # the last two words, behind all that is before them
     verdict = _whole_verdict(words[-1]) if words else None
     if verdict is None or len(words) < 2:
         return verdict
-    before = words[-2].removeprefix("\\boxed{").strip(".,:;!?*_\"'()[]{}/|")
-    if before in _VERDICTS:
+    word_before = words[-2].removeprefix("\\boxed{").strip(".,:;!?*_\"'()[]{}/|")
+    if word_before in _VERDICTS:
         return None  # two verdicts
-    same_sentence = not words[-2].endswith((".", ":", ";", "!", "?"))
-    hedged = before.casefold() in _HEDGES or before.casefold().endswith(("n't", "n’t"))
-    return None if hedged and same_sentence else verdict
+    is_same_sentence = not words[-2].endswith((".", ":", ";", "!", "?"))
+    is_hedge = word_before.casefold() in HEDGES or word_before.casefold().endswith(("n't", "n’t"))
+    return None if is_hedge and is_same_sentence else verdict
 
 
 def self_check(text: str) -> SelfCheck | ParseFailure:
@@ -141,14 +144,17 @@ def self_check(text: str) -> SelfCheck | ParseFailure:
     if len(text) > MAX_CHARS:
         return ParseFailure(reason="too long")
     spoken = without_thought(text)
-    before, end, after = (text if isinstance(spoken, ParseFailure) else spoken).partition(_END)
-    solution = tagged_solution(before + end)
+    if isinstance(spoken, ParseFailure):
+        spoken = text  # read as it stands: the solution's parser allows for more thoughts
+    before, end, review_text = spoken.partition(_ANSWER_ENDS)
+    solution_text = before + end
+    solution = tagged_solution(solution_text)
     if isinstance(solution, ParseFailure):
         return ParseFailure(reason=solution.reason, tagged=solution.tagged)
-    review = step_verdicts(after, len(solution.steps))
+    review = step_verdicts(review_text, len(solution.steps))
     if isinstance(review, ParseFailure):
-        return ParseFailure(reason=f"check: {review.reason}", format_score=0.2, tagged=before + end)
-    return SelfCheck(solution=solution, review=review, text=before + end, analysis=after)
+        return ParseFailure(reason=f"check: {review.reason}", format_score=0.2, tagged=solution_text)
+    return SelfCheck(solution=solution, review=review, text=solution_text, analysis=review_text)
 
 
 def meta_verdict(text: str) -> Review | ParseFailure:
@@ -157,10 +163,11 @@ def meta_verdict(text: str) -> Review | ParseFailure:
     before it on its line, the verifier tells of the review that it was shown."""
     if len(text) > MAX_CHARS:
         return ParseFailure(reason="too long")
-    if text.count(_FINAL) > 1:
+    if text.count(_FINAL_BEGINS) > 1:
         return ParseFailure(reason="several finals")
-    start = max(0, text.find(_FINAL))
-    if text[text.rfind("\n", 0, start) + 1 : start].strip():
+    start = max(0, text.find(_FINAL_BEGINS))  # 0 without one, which ``step_verdicts`` then says
+    line_start = text.rfind("\n", 0, start) + 1
+    if text[line_start:start].strip():
         return ParseFailure(reason="verdict inside a sentence", format_score=0.6)
     verdict = step_verdicts(text[start:], 0)
     if isinstance(verdict, ParseFailure):
@@ -180,8 +187,8 @@ class Query:
 
 def search_query(text: str) -> Query | ParseFailure:
     """The first search in a text. Reasons of failure: "no search", "empty search"."""
-    _, opened, rest = text[:MAX_CHARS].partition(_OPEN)
-    inside, closed, _ = rest.partition(_CLOSE)
+    _, opened, rest = text[:MAX_CHARS].partition(_SEARCH_BEGINS)
+    inside, closed, _ = rest.partition(_SEARCH_ENDS)
     if not opened or not closed:
         return ParseFailure(reason="no search")
     if not inside.strip():
@@ -190,7 +197,8 @@ def search_query(text: str) -> Query | ParseFailure:
 
 
 def without_searches(text: str) -> str:
-    """The text with its searches and their information blanked out: places of all else stay."""
+    """The text with its searches and their information blanked out: places of all else stay. A text of more than
+    ``MAX_CHARS`` characters is cut, and still too long, as its parser then says."""
     return _SEARCHED.sub(lambda block: " " * len(block.group()), text[: MAX_CHARS + 1])
 
 

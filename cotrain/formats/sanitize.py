@@ -33,7 +33,7 @@ from typing import Any
 
 from cotrain.formats.free_verdicts import find_imitations
 from cotrain.formats.nonce import VERDICT_TAGS
-from cotrain.formats.solutions import MAX_CHARS, TAGS, _scan_blocks
+from cotrain.formats.solutions import MAX_CHARS, TAGS, scan_blocks
 from cotrain.prompts.templates import OTHERS_FIELDS, literals_of
 
 NONCE = "nonce"  # a template with this field shows candidates between markers
@@ -225,7 +225,7 @@ def _ascii_look(char: str) -> str:
 def outside_of_blocks(text: str, names: Sequence[str]) -> list[tuple[int, int]] | None:
     """The stretches of a text that stand outside of all its blocks ``<name>…</name>``; None for a text without blocks,
     and for one in which a tag is left open or closed too often."""
-    scan = _scan_blocks(text, names)
+    scan = scan_blocks(text, names)
     if not scan.blocks or scan.broken is not None or scan.stray_tag:
         return None
     stretches = []

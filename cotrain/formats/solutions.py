@@ -96,27 +96,38 @@ def tagged_solution(text: str) -> Solution | ParseFailure:
         return ParseFailure(reason="too long")
     if (spoken := behind_thoughts(text)) is None:
         return scored_failure(UNFINISHED, missing=1)
-    readable = text
-    thought = len(text) - len(spoken)
-    if thought and "<step>" in spoken:
-        readable = "." + " " * (thought - 1) + spoken
-    elif thought:
-        readable = re.sub("(answer|final)>", lambda tag: " " * len(tag[0]), text[:thought]) + spoken
-    solution = _tagged_solution(readable)
+    thought_end = len(text) - len(spoken)  # 0 without a thought
+    solution = _tagged_solution(_with_unread_thought(text, thought_end))
     if isinstance(solution, Solution):
-        steps = (replace(step, text=text[step.start : step.end]) for step in solution.steps)
-        return replace(solution, steps=tuple(steps)) if thought else solution
-    answer = _last_block(spoken, "answer")
+        # Their text as it was written: parts of a step in the thought may have been blanked out.
+        steps = tuple(replace(step, text=text[step.start : step.end]) for step in solution.steps)
+        return replace(solution, steps=steps)
+    answer = last_block(spoken, "answer")
     return replace(solution, tagged=write_solution((), answer)) if answer else solution
 
 
+def _with_unread_thought(text: str, thought_end: int) -> str:
+    """The text of a solution with blanks for what is not read of the thought in front of it; all else keeps its place.
+
+    - Steps follow the thought: nothing of it is read. A single "." stays, so that the thought costs what stray text
+      does.
+    - No steps follow: those in the thought are read, and its tags of answers and verdicts are not.
+    """
+    spoken = text[thought_end:]
+    if thought_end == 0:
+        return text
+    if "<step>" in spoken:
+        return "." + " " * (thought_end - 1) + spoken
+    return re.sub("(answer|final)>", lambda tag: " " * len(tag[0]), text[:thought_end]) + spoken
+
+
 def _tagged_solution(text: str) -> Solution | ParseFailure:
-    scan = _scan_blocks(text, ("step", "answer", "final"))
+    scan = scan_blocks(text, ("step", "answer", "final"))
     steps = scan.blocks_named("step")
     answers = [a for a in scan.blocks_named("answer") if a.text.strip()]
-    score = _clip_score(
-        1.0 - 0.8 * (len(answers) != 1) - 0.8 * (not steps) - 0.4 * (scan.stray or scan.broken is not None)
-    )
+    missing = (len(answers) != 1) + (not steps)
+    has_stray = scan.stray or scan.broken is not None
+    score = format_score_of(missing, has_stray)
     if scan.broken is not None:
         reason = scan.broken
     elif scan.stray_tag or scan.blocks_named("final"):
@@ -136,10 +147,10 @@ def _tagged_solution(text: str) -> Solution | ParseFailure:
 
 def blocks_of(text: str, name: str) -> tuple[Span, ...]:
     """The insides of all complete blocks ``<name>…</name>``."""
-    return _scan_blocks(text, (name,)).blocks_named(name)
+    return scan_blocks(text, (name,)).blocks_named(name)
 
 
-def _last_block(text: str, name: str) -> str | None:
+def last_block(text: str, name: str) -> str | None:
     """The inside of the last complete ``<name>…</name>``, stripped."""
     opening = f"<{name}>"
     end = text.rfind(f"</{name}>")
@@ -157,8 +168,10 @@ def _last_block(text: str, name: str) -> str | None:
 def behind_thoughts(text: str) -> str | None:
     """The text behind the last thought, all of a text without one; None for a text that ends inside of one. Other tags
     (``thoughts.TAGS``) count only where the thought is closed."""
-    spoken = text[text.rfind(THOUGHT_ENDS) + len(THOUGHT_ENDS) :] if THOUGHT_ENDS in text else text
-    return None if THOUGHT in spoken else spoken[end_of_other_thoughts(spoken) :]
+    _, _, spoken = text.rpartition(THOUGHT_ENDS)  # all of a text that has no such tag
+    if THOUGHT in spoken:
+        return None
+    return spoken[end_of_other_thoughts(spoken) :]
 
 
 def without_thought(text: str) -> str | ParseFailure:
@@ -174,19 +187,30 @@ def without_thought(text: str) -> str | ParseFailure:
     if end < 0 and THOUGHT in text:
         return scored_failure(UNFINISHED, missing=1)
     if end < 0:
-        return " " * (others - 1) + "\n" * bool(others) + text[others:]
+        return _blank_until(others, text)
     thought_start = text.find(THOUGHT)
     if text.count(THOUGHT_ENDS) > 1 or text.count(THOUGHT) > 1 or thought_start > end:
         return scored_failure("several thoughts", missing=1)
     if thought_start > 0 and not text[:thought_start].isspace():
         return scored_failure("text before thought", stray=True)
-    end = max(end + len(THOUGHT_ENDS), others)
+    return _blank_until(max(end + len(THOUGHT_ENDS), others), text)
+
+
+def _blank_until(end: int, text: str) -> str:
+    """The text with blanks, and the end of a line, in the place of its first ``end`` characters."""
+    if end == 0:
+        return text
     return " " * (end - 1) + "\n" + text[end:]
+
+
+def format_score_of(missing: int, stray: bool) -> float:
+    """The format score of a text in which so many parts are missing, and which may have stray text."""
+    return clip_score(1.0 - 0.8 * missing - 0.4 * stray)
 
 
 def scored_failure(reason: str, *, missing: int = 0, stray: bool = False) -> ParseFailure:
     """A failure whose format score counts the missing parts and stray text."""
-    return ParseFailure(reason=reason, format_score=_clip_score(1.0 - 0.8 * missing - 0.4 * stray))
+    return ParseFailure(reason=reason, format_score=format_score_of(missing, stray))
 
 
 def write_solution(steps: Sequence[str], answer: str) -> str:
@@ -207,7 +231,7 @@ class _BlockScan:
         return tuple(span for tag, span in self.blocks if tag == name)
 
 
-def _scan_blocks(text: str, names: Sequence[str]) -> _BlockScan:
+def scan_blocks(text: str, names: Sequence[str]) -> _BlockScan:
     """Cut a text into the blocks ``<name>…</name>``; blocks do not nest."""
     tags = {f"<{name}>": (name, True) for name in names} | {f"</{name}>": (name, False) for name in names}
     longest = max(map(len, tags))
@@ -215,7 +239,8 @@ def _scan_blocks(text: str, names: Sequence[str]) -> _BlockScan:
     stray = stray_tag = False
     broken: str | None = None
     inside: str | None = None  # the open block's name
-    since = at = 0  # the beginning of the open block, or of the text outside of blocks; the place to search on from
+    since = 0  # where the open block begins, or the text outside of blocks
+    at = 0  # where the search goes on
     while (at := text.find("<", at)) >= 0:
         tag = text[at : text.find(">", at, at + longest) + 1]
         if tag not in tags:
@@ -223,9 +248,9 @@ def _scan_blocks(text: str, names: Sequence[str]) -> _BlockScan:
             continue
         name, opens = tags[tag]
         if inside is None:
-            stray = stray or not _is_blank(text, since, at)
-            stray_tag = stray_tag or not opens
-            stray = stray or not opens
+            is_stray_tag = not opens
+            stray_tag = stray_tag or is_stray_tag
+            stray = stray or is_stray_tag or not _is_blank(text, since, at)
         elif name == inside and not opens:
             blocks.append((name, Span(start=since, end=at, text=text[since:at])))
         else:
@@ -246,5 +271,5 @@ def _is_blank(text: str, start: int, end: int) -> bool:
     return start == end or text[start:end].isspace()
 
 
-def _clip_score(score: float) -> float:
+def clip_score(score: float) -> float:
     return round(min(1.0, max(0.0, score)), 6)

@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from cotrain.core.types import ParseFailure, Span
-from cotrain.formats.role_replies import _HEDGES
-from cotrain.formats.solutions import _scan_blocks, scored_failure, without_thought
+from cotrain.formats.role_replies import HEDGES
+from cotrain.formats.solutions import scan_blocks, scored_failure, without_thought
 
 ABSTAIN = "Abstain"  # in the verdict's place: the verifier declines
 
@@ -80,12 +80,14 @@ def read_genrm(text: str) -> Verdict | Abstention | ParseFailure:
     ``final`` is whether the answer is right, ``score`` the same as a number. Reasons of failure: those of
     ``closing_block`` for "verdict", and "bad verdict".
     """
-    word = whole_reply(text)
-    if isinstance(word, Span) and word.text not in _YES_NO:
-        word = closing_block(text, "verdict")
-    if isinstance(word, ParseFailure):
-        return word
-    word = unbox_span(word)
+    reply = whole_reply(text)
+    if isinstance(reply, ParseFailure):
+        return reply
+    is_bare_word = reply.text in _YES_NO
+    verdict = reply if is_bare_word else closing_block(text, "verdict")
+    if isinstance(verdict, ParseFailure):
+        return verdict
+    word = unbox_span(verdict)
     if word.text == ABSTAIN:
         return Abstention()
     if word.text not in _YES_NO:
@@ -100,17 +102,17 @@ def read_genrm(text: str) -> Verdict | Abstention | ParseFailure:
 def read_genprm(text: str, count: int) -> Verdict | Abstention | ParseFailure:
     r"""For each of ``count`` steps an analysis, optionally code, and a verdict: see above. Only whitespace outside.
 
-    ``final`` is whether every step is right, ``score`` the same as a number (the minimum). One step abstained from
-    refuses the whole. Reasons of failure: "too long", "unclosed think", "several thoughts", "unclosed analyze" and so
-    on, "stray text", "no steps", "step count", "bad order", "bad step verdict".
+    ``final`` is whether every step is right, ``score`` the same as a number (the minimum). A verifier that abstains
+    from one step abstains from the whole. Reasons of failure: "too long", "unclosed think", "several thoughts",
+    "unclosed analyze" and so on, "stray text", "no steps", "step count", "bad order", "bad step verdict".
     """
     spoken = without_thought(text)
     if isinstance(spoken, ParseFailure):
         return spoken
-    scan = _scan_blocks(spoken, ("analyze", "verify", "output"))
-    words = tuple(unbox_span(block) for block in scan.blocks_named("output"))
+    scan = scan_blocks(spoken, ("analyze", "verify", "output"))
     if scan.broken is not None:
         return scored_failure(scan.broken, missing=1)
+    words = tuple(unbox_span(block) for block in scan.blocks_named("output"))
     if not words:
         return scored_failure("no steps", missing=2)
     if len(words) != count:
@@ -174,7 +176,7 @@ def closing_block(text: str, name: str) -> Span | ParseFailure:
     spoken = without_thought(text)
     if isinstance(spoken, ParseFailure):
         return spoken
-    scan = _scan_blocks(spoken, (name,))
+    scan = scan_blocks(spoken, (name,))
     blocks = scan.blocks_named(name)
     if scan.broken is not None:
         return scored_failure(scan.broken, missing=1)
@@ -188,7 +190,8 @@ def closing_block(text: str, name: str) -> Span | ParseFailure:
     if spoken[block.end + len(f"</{name}>") :].strip():
         return scored_failure(f"text after {name}", stray=True)
     opening = block.start - len(f"<{name}>")
-    if is_negated(spoken[spoken.rfind("\n", 0, opening) + 1 : opening]):
+    line_start = spoken.rfind("\n", 0, opening) + 1
+    if is_negated(spoken[line_start:opening]):
         return scored_failure(f"{name} taken back", missing=1)
     return block
 
@@ -204,7 +207,7 @@ def unbox_span(span: Span) -> Span:
     r"""The span of a block's content, without white space and the ornaments of GenPRM: ``**Judgement**: $\boxed{Yes}$``
     → ``Yes``."""
     span = trim_span(span)
-    for before, after in (("**Judgement**:", ""), ("$", "$"), ("\\boxed{", "}")):
+    for before, after in (("**Judgement**:", ""), ("$", "$"), ("\\boxed{", "}")):  # from the outside in
         text = span.text
         if len(text) >= len(before) + len(after) and text.startswith(before) and text.endswith(after):
             inside = text[len(before) : len(text) - len(after)]
@@ -215,6 +218,9 @@ def unbox_span(span: Span) -> Span:
 
 def is_negated(line: str) -> bool:
     """Whether a line ends in "not", "isn't", "or" and the like, with no end of a sentence behind it."""
-    words = line.rstrip("*_\"'([{ \t").rsplit(maxsplit=1)
-    word = words[-1].lstrip("*_\"'([{").casefold() if words else ""
-    return word in _HEDGES or word.endswith(("n't", "n’t"))
+    line = line.rstrip("*_\"'([{ \t")  # marks of what follows on the line, such as **
+    words = line.rsplit(maxsplit=1)
+    if not words:
+        return False
+    word = words[-1].lstrip("*_\"'([{").casefold()
+    return word in HEDGES or word.endswith(("n't", "n’t"))

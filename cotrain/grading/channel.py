@@ -52,7 +52,7 @@ class Channel:
             raise ChannelClosed
         try:
             message = json.loads(self._read_bytes(size))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:  # nested too deeply is not readable either
             raise ChannelClosed from error
         if not isinstance(message, dict):
             raise ChannelClosed

@@ -76,7 +76,7 @@ class _VllmRow:
     future: asyncio.Future[Completion]
     stop_matcher: StopMatcher | None  # for its stop strings
     number: str  # vLLM's name for it
-    ids: list[int]  # sampled so far; those without a watch come at the end
+    ids: list[int]  # sampled so far; without a stop matcher all of them come at the end
     logprobs: list[float]
 
 
@@ -126,7 +126,7 @@ class VllmEngine:
                 f"vLLM does not load in this Python: {first_line(error)}", code="E_VLLM_NOT_LOADED"
             ) from error
         ranks = [rank for rank in policies.values() if rank is not None]
-        slots = len(ranks) + 1  # for adapters; the last one stays empty
+        slots = self._slot_count(ranks)
         adapters: dict[str, Any] = {"max_loras": slots, "max_cpu_loras": slots, "max_lora_rank": _padded_rank(ranks)}
         settings = settings or DEFAULT_SETTINGS
         context = settings.context or _own_context(model, trust_remote_code)
@@ -155,7 +155,7 @@ class VllmEngine:
         try:
             self._llm: Any = vllm.LLMEngine.from_engine_args(arguments)
         except (ValueError, RuntimeError, NotImplementedError, AssertionError, KeyError) as error:
-            why = first_line(error).split(". Try ")[0]
+            why = first_line(error).split(". Try ")[0]  # without vLLM's advice, which names arguments of its own
             raise ModelError(
                 f"vLLM does not run {os.fspath(model)!r}: {why}; its memory and context are cache_mb and context under "
                 "[engine] of the cluster file",
@@ -267,6 +267,10 @@ class VllmEngine:
         if not self._llm.reset_prefix_cache():
             raise RuntimeError("vLLM did not empty its prefix cache: rows are running")
 
+    def _slot_count(self, ranks: Sequence[int]) -> int:
+        """Places for adapters of these ranks, of which the last one stays empty."""
+        return len(ranks) + 1
+
     def _adapter_request(self, policy: str, directory: Path) -> Any:
         """vLLM's request for an adapter whose weights have changed under its name."""
         from vllm.lora.request import LoRARequest
@@ -336,9 +340,8 @@ class VllmEngine:
                 continue
             sample = output.outputs[0]
             row.ids += sample.token_ids
-            row.logprobs += [
-                place[token].logprob for place, token in zip(sample.logprobs, sample.token_ids, strict=True)
-            ]
+            for logprob_of_token, token in zip(sample.logprobs, sample.token_ids, strict=True):
+                row.logprobs.append(logprob_of_token[token].logprob)
             stopped = row.stop_matcher is not None and row.stop_matcher.read(sample.token_ids) is not None
             if stopped and not output.finished:
                 self._llm.abort_request([row.number])
@@ -358,13 +361,12 @@ class VllmEngine:
     def _make_completion(self, row: _VllmRow) -> Completion:
         request = row.request
         self._counts[request.policy].sampled_tokens += len(row.ids)
-        stopped = row.ids[-1] in request.stop_ids or (
-            row.stop_matcher is not None and row.stop_matcher.count is not None
-        )
+        has_stop_token = row.ids[-1] in request.stop_ids
+        has_stop_string = row.stop_matcher is not None and row.stop_matcher.count is not None
         return Completion(
             token_ids=tuple(row.ids),
             logprobs=tuple(row.logprobs),
-            finish="stop" if stopped else "length",
+            finish="stop" if has_stop_token or has_stop_string else "length",
             policy=request.policy,
             version=self._versions[request.policy],
         )
@@ -378,7 +380,7 @@ class VllmEngine:
             self._llm.abort_request(gone)
 
     def _give_up(self) -> None:
-        """vLLM raised: it would raise again at each step while the request is there."""
+        """Drop all requests after vLLM raised: it would raise again at each step while they are there."""
         self._llm.abort_request(list(self._running))
         self._running = {}
 
@@ -390,9 +392,13 @@ class VllmEngine:
 
 
 def _padded_rank(ranks: Sequence[int]) -> int:
-    """The least of the ranks for which vLLM makes room that holds all of these."""
-    rooms = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-    return next((room for room in rooms if room >= max(ranks, default=1)), max(ranks, default=1))
+    """The least of the ranks for which vLLM makes room that holds all of these; their greatest, which vLLM refuses by
+    name, where none does."""
+    greatest = max(ranks, default=1)
+    for room in (1, 8, 16, 32, 64, 128, 256, 320, 512):
+        if room >= greatest:
+            return room
+    return greatest
 
 
 def _own_context(model: str | os.PathLike[str], trust_remote_code: bool) -> int:

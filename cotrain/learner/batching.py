@@ -190,7 +190,7 @@ def forward_input_of(
     source = []
     for place in zip(rows, columns, token_temperatures, strict=True):
         source.append(place_numbers.setdefault(place, len(place_numbers)))
-    row, column, place_temperatures = zip(*place_numbers, strict=True)
+    row, column, place_temperatures = zip(*place_numbers, strict=True)  # [U] each, in the order of their numbers
     all_ones = all(temperature == 1.0 for temperature in temperatures)
 
     counts = torch.tensor([len(token_ids) for _, token_ids in sequences])

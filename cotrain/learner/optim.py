@@ -56,9 +56,8 @@ class Optimizer:
             for group, rate in zip(part.param_groups, rates, strict=True):
                 group["lr"] = rate * multiplier
             part.step()
-            increment_version(
-                _parameters_of(part)
-            )  # autograd's count of in-place changes, which fused kernels do not raise
+            # Autograd's count of in-place changes, which fused kernels do not raise.
+            increment_version(_parameters_of(part))
 
     def _make_moments(self) -> None:
         """Allocate all moments, or none. Torch would allocate them one by one, each just before it changes a weight."""
@@ -104,7 +103,7 @@ def _first_state(
     """The state of a parameter before its first update, as torch makes it."""
     state = {}
     if isinstance(part, torch.optim.AdamW):
-        on_device = group["fused"] or group["capturable"]
+        on_device = group["fused"] or group["capturable"]  # these kernels read the step there
         state["step"] = torch.zeros(
             (),
             dtype=torch.float32 if group["fused"] else None,

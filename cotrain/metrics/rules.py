@@ -73,23 +73,25 @@ class MetricSeries:
     step: int = -1  # step of the last row
     columns: list[deque[float]] = field(default_factory=list)  # one for each of the band's keys: its last values
     past: PastWindows | None = None  # None before the second full window
-    _closed: tuple[float, ...] = ()  # means of the last full window
+    # Means of the last full window. It enters ``past`` when the next one is full, so that ``past`` never overlaps the
+    # rows that are compared with it.
+    _last_means: tuple[float, ...] = ()
 
     def add_row(self, step: int, values: Sequence[float]) -> None:
         if not self.columns:
             self.columns = [deque(maxlen=REACH * self.window) for _ in values]
         for column, value in zip(self.columns, values, strict=True):
             column.append(value)
-        self.rows = self.rows + 1
+        self.rows += 1
         self.step = step
-        if self.rows % self.window == 0:
-            if self._closed and self.past is None:
-                self.past = PastWindows(
-                    first=self._closed, best=self._closed, low=self._closed[0], high=self._closed[0]
-                )
-            elif self.past is not None:
-                self.past.add_window(self._closed)
-            self._closed = tuple(mean(self.last_window(column)) for column in range(len(self.columns)))
+        is_full_window = self.rows % self.window == 0
+        if is_full_window:
+            means = self._last_means
+            if self.past is not None:
+                self.past.add_window(means)
+            elif means:
+                self.past = PastWindows(first=means, best=means, low=means[0], high=means[0])
+            self._last_means = tuple(mean(self.last_window(column)) for column in range(len(self.columns)))
 
     def last_window(self, column: int) -> list[float]:
         """The last window's values; fewer while there are."""
@@ -100,8 +102,10 @@ class MetricSeries:
         fewer."""
         values = list(self.columns[column])
         n = self.window
-        starts = range(len(values) - count * n, len(values), n)
-        return [mean(values[start : start + n]) for start in starts] if starts[0] >= 0 else None
+        first_start = len(values) - count * n
+        if first_start < 0:
+            return None
+        return [mean(values[start : start + n]) for start in range(first_start, len(values), n)]
 
     def scatter_error(self, column: int) -> float:
         """Standard error of the difference of two windows' means, by the scatter of the last rows about their
@@ -129,7 +133,8 @@ class AlwaysAbove:
 
     def __call__(self, series: MetricSeries) -> float | None:
         recent = series.last_window(0)
-        return mean(recent) if len(recent) == series.window and min(recent) > self.limit else None
+        is_full = len(recent) == series.window
+        return mean(recent) if is_full and min(recent) > self.limit else None
 
     def healthy_text(self, window: int) -> str:
         return f"at most {self.limit:g} at one step of {window}"
@@ -143,8 +148,8 @@ class AboveFromTheStart:
 
     def __call__(self, series: MetricSeries) -> float | None:
         recent = series.last_window(0)
-        enough = series.rows == 1 or len(recent) == series.window
-        return mean(recent) if enough and min(recent) > self.limit else None
+        is_first_or_full = series.rows == 1 or len(recent) == series.window
+        return mean(recent) if is_first_or_full and min(recent) > self.limit else None
 
     def healthy_text(self, window: int) -> str:
         return f"at most {self.limit:g} at the first step, and at one of {window} later"
@@ -179,12 +184,13 @@ class FarFromBase:
         true = series.window_means(1, 1)
         if not called or not true:
             return None
-        error = math.hypot(series.scatter_error(0), series.scatter_error(1)) / math.sqrt(
-            2
-        )  # the error of one window, not of two
+        # ``scatter_error`` is of the difference of two windows; one window has 1/√2 of it.
+        error = math.hypot(series.scatter_error(0), series.scatter_error(1)) / math.sqrt(2)
         off = abs(called[0] - true[0]) - ONE_SIDED * error
-        one_sided = (called[0] < self.low <= true[0] or called[0] > self.high >= true[0]) and off > LEAST
-        return called[0] if off > self.distance or one_sided else None
+        is_low_alone = called[0] < self.low <= true[0]
+        is_high_alone = called[0] > self.high >= true[0]
+        is_at_an_end = (is_low_alone or is_high_alone) and off > LEAST
+        return called[0] if off > self.distance or is_at_an_end else None
 
     def healthy_text(self, window: int) -> str:
         return f"within {self.distance:g} of the base rate, and {self.low:g} to {self.high:g} where that is"
@@ -201,7 +207,8 @@ class Rising:
         means = series.window_means(0, 3)
         if not means or not means[0] < means[1] < means[2]:
             return None
-        return means[2] if means[2] - means[0] >= self.rise and means[2] >= self.level else None
+        has_risen = means[2] - means[0] >= self.rise
+        return means[2] if has_risen and means[2] >= self.level else None
 
     def healthy_text(self, window: int) -> str:
         return f"below {self.level:g}, or not rising by {self.rise:g} over 3 windows of {window} steps"
@@ -244,11 +251,12 @@ class RiseAndFall:
             return None
         up = moved[0]
         down = -moved[1]
-        if down < max(self.fall, SURE * series.scatter_error(1)) or up < self.rise:
+        least_fall = max(self.fall, SURE * series.scatter_error(1))
+        if down < least_fall or up < self.rise:
             return None
         now = series.past.best[0] + up
-        spread = max(series.past.high, now) - min(series.past.low, now)
-        return -down if up >= 0.1 * spread else None
+        own_range = max(series.past.high, now) - min(series.past.low, now)
+        return -down if up >= 0.1 * own_range else None
 
     def healthy_text(self, window: int) -> str:
         return f"{self.what} within {self.fall:g} of its best while {self.while_}"
@@ -271,8 +279,8 @@ class GrowingDistance:
             return None
         up = moved[0]
         down = -moved[1]
-        far = up + down >= max(self.apart, SURE * series.scatter_error(1))
-        return -down if far and down >= self.fall else None
+        has_grown = up + down >= max(self.apart, SURE * series.scatter_error(1))
+        return -down if has_grown and down >= self.fall else None
 
     def healthy_text(self, window: int) -> str:
         return (

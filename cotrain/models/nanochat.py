@@ -34,6 +34,7 @@ from transformers import (
 )
 
 from cotrain.core.errors import DataError, ModelError, RunDirectoryError
+from cotrain.core.input_files import parse_json
 from cotrain.models.load import load_config, load_model, save_model
 from cotrain.models.nanochat_gpt import SMEAR_GATE, VALUE_GATE, NanoChatGPTConfig
 from cotrain.models.tiktoken_encoding import encoding_state, pickle_encoding, read_encoding
@@ -162,7 +163,7 @@ def _read_tensors(file: Path) -> dict[str, torch.Tensor]:
 def _read_config(meta: Path, tokenizer: PreTrainedTokenizerBase, *, is_present: bool) -> Config:
     """The configuration of the present architecture, or of the first one."""
     try:
-        model_config = json.loads(meta.read_text(encoding="utf-8"))["model_config"]
+        model_config = parse_json(meta.read_text(encoding="utf-8"))["model_config"]
         sizes: dict[str, Any] = {new: int(model_config[old]) for old, new in SIZES.items()}
         pattern = str(model_config.get("window_pattern", "L")).upper()
     except (ValueError, KeyError, TypeError, OSError) as error:

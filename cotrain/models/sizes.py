@@ -54,7 +54,7 @@ class ModelSize:
     context: int  # tokens
     linear: int  # parameters in matrices inside of layers
     linear_sides: int  # Σ (in + out) over these matrices; times the rank it is the size of an "all-linear" adapter
-    around: int  # tokens of the chat template around one message
+    around: int  # estimate of the chat template's tokens around one message
     tokenizer: Any
 
 
@@ -65,7 +65,7 @@ def model_size(name: str | os.PathLike[str], *, trust_remote_code: bool = False)
     label = f"model {str(name)!r}"
     resolved = resolve_model(name)
     where = resolved if isinstance(resolved, Path) else _cached_directory(resolved)
-    if where is not None and has_config_alone(where):
+    if where is not None and has_config_alone(where):  # planned before it is downloaded
         shapes = _config_shapes(where)
     elif where is not None:
         check_directory(where)
@@ -82,7 +82,9 @@ def model_size(name: str | os.PathLike[str], *, trust_remote_code: bool = False)
     parameters = sum(math.prod(shape) for shape, _ in shapes)
     matrices = matrices_of(shapes)
     query_heads = getattr(config, "num_attention_heads", None) or 0  # 0 for a model without attention
-    key_heads = query_heads and (getattr(config, "num_key_value_heads", None) or query_heads)
+    key_heads = getattr(config, "num_key_value_heads", None) or query_heads
+    if query_heads == 0:
+        key_heads = 0
     head_width = getattr(config, "head_dim", None) or config.hidden_size // max(1, query_heads)
     tokenizer = _tokenizer_in(where, trust_remote_code)
     return ModelSize(

@@ -55,7 +55,7 @@ from cotrain.rollout.common_roles import is_terse, solver
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import JointProgress, Roles, RolloutRunner
-from cotrain.runs.choose_formats import STEP as LOOK
+from cotrain.runs.choose_formats import STEP as LOOK_STEP
 from cotrain.runs.choose_formats import SampledText, ask_solver, read_texts, spread_indices
 from cotrain.storage.kept_work import KeptWork
 from cotrain.trainer.policy_store import PolicyStore
@@ -74,6 +74,7 @@ def solver_of(
 ) -> Role:
     """The role ``solver`` as a run will have it, with these changes."""
     role = replace(solver("solver", model, max_tokens=max_tokens), answer_format=answer or TAGS, step_format=steps)
+    # The usual prompt asks for tags; another format is asked for by its own.
     if prompt is None and role.is_free_form and role.prompt == SOLVE_FULL:
         prompt = solve_own(role.answer_format, steps)
     return replace(role, prompt=prompt or role.prompt)
@@ -113,10 +114,11 @@ def own_solutions(
     solved: set[str] = set()
     lost_reasons = Counter[str]()
     with open_runner(model, path, {"solver": role}, device=device, seed=seed, aside=aside, say=say) as (tasks, runner):
-        pace = ProgressPrinter(samples * len(tasks), "{} answers drawn", say)
-        runner.progress = JointProgress(pace)
+        printer = ProgressPrinter(samples * len(tasks), "{} answers drawn", say)
+        runner.progress = JointProgress(printer)
         for start, chunk in in_chunks(tasks):
-            make = partial(_solve_chunk, runner, role, chunk, step=-1 - start, samples=samples)
+            step = -1 - start  # each chunk has draws of its own
+            make = partial(_solve_chunk, runner, role, chunk, step=step, samples=samples)
             solutions = make() if work is None else work.part(f"problems from {start}", make)
             for task_id, text, conversation in solutions["right"]:
                 conversations[task_id, text] = conversation
@@ -197,12 +199,13 @@ def choose_step_format(
     is one of the package's."""
     if role.step_format is not None or role.answer_format == TAGS or is_terse(model):
         return role
+    # ``own_solutions`` and ``gold_solutions`` read the file once more: malformed rows are set aside, and notes about it
+    # are said, there.
     own_aside = None if aside is None else Quarantine()
-    roles = {"solver": role}
-    quiet = _keep_quiet  # what is to be said of the file is said when its problems are drawn
-    with open_runner(model, path, roles, device=device, seed=seed, aside=own_aside, say=quiet) as (tasks, runner):
+    opened = open_runner(model, path, {"solver": role}, device=device, seed=seed, aside=own_aside, say=_keep_quiet)
+    with opened as (tasks, runner):
         chosen_tasks = [tasks[i] for i in spread_indices(len(tasks))]
-        episodes = runner.collect(ask_solver, chosen_tasks, step=LOOK, group_size=1)
+        episodes = runner.collect(ask_solver, chosen_tasks, step=LOOK_STEP, group_size=1)
     samples = [
         SampledText(task=chosen_tasks[episode.task], text=trace.text, finish=trace.finish)
         for episode in episodes
@@ -264,19 +267,22 @@ def _tagged_solution(row: WorkedRow) -> str:
     """The worked text in tags."""
     if "</answer>" in row.work:
         return row.work
-    worked = without_calculator(row.work)
-    return write_solution(_tagged_steps(worked) or _lines_of(worked) or [row.answer], row.answer)
+    work = without_calculator(row.work)
+    steps = _tagged_steps(work) or _lines_of(work) or [row.answer]  # a row may have its answer alone
+    return write_solution(steps, row.answer)
 
 
 def _free_solution(row: WorkedRow, role: Role) -> str:
     """The worked text in another format than the package's tags."""
     work = row.work
-    worked = without_calculator(work)
-    lines = _lines_of(worked)
-    tagged = _tagged_steps(worked)
-    if tagged:  # what is behind them is written anew, where its format can be
-        rest = [] if role.answer_format in ENDS else _lines_of(worked.rpartition("</step>")[2])
-        lines = [*tagged, *rest]
+    plain_work = without_calculator(work)
+    lines = _lines_of(plain_work)
+    tagged_steps = _tagged_steps(plain_work)
+    if tagged_steps:
+        lines = tagged_steps
+        if role.answer_format not in ENDS:  # nobody knows how to write the answer in it, so what is there stays
+            _, _, behind_steps = plain_work.rpartition("</step>")
+            lines = [*tagged_steps, *_lines_of(behind_steps)]
         work = "\n".join(lines)
     work = _write_steps_as(role.step_format, work, lines)
     if _says_answer(work, row.answer, role.answer_format):
@@ -293,7 +299,9 @@ def _says_answer(work: str, answer: str, answer_format: str) -> bool:
     """Whether a text ends with its answer in this format, or nobody knows how to write that."""
     if answer_format == TAGS:
         return "</answer>" in work
-    return answer_format not in ENDS or READERS[answer_format](work) == answer
+    if answer_format not in ENDS:
+        return True
+    return READERS[answer_format](work) == answer
 
 
 def _lines_of(text: str) -> list[str]:
@@ -302,9 +310,10 @@ def _lines_of(text: str) -> list[str]:
 
 def _write_steps_as(steps: str | None, work: str, lines: Sequence[str]) -> str:
     """A worked text whose steps are written in this way, made of its lines where they are not so already."""
-    if steps in (None, "lines", "sentences") or not lines or len(steps_in(work, str(steps))) > 1:
+    if steps in (None, "lines", "sentences") or not lines:  # any text has lines and sentences
         return work
-    return write_steps(lines, str(steps))
+    has_such_steps = len(steps_in(work, str(steps))) > 1
+    return work if has_such_steps else write_steps(lines, str(steps))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,8 +338,9 @@ def _parse_row(row: dict[str, Any], where: str) -> WorkedRow:
         raise DataError(f"{error}; expected {LAYOUTS}", code=error.code) from error
     answer_text = question_row.answer or ""
     bare_answer = _answer_in(answer_text) or answer_text  # the column may hold worked text
-    worked = str(row.get("solution") or row.get("answer") or "")
-    work = worked.rpartition("####")[0].strip() if "####" in worked else worked
+    work = str(row.get("solution") or row.get("answer") or "")
+    if "####" in work:
+        work = work.rpartition("####")[0].strip()
     return WorkedRow(
         problem=question_row.question,
         work="" if work.strip() == bare_answer else work,
@@ -348,6 +358,7 @@ def _parse_reply(row: dict[str, Any], where: str) -> WorkedRow:
         problem, work, system = _one_dialogue(row, column, where)
         read = [column]
     else:
+        # "~question" has the usual names, and takes both parts of a row with an "instruction" (``columns.py``).
         prompt = "~question" if "instruction" in row else "prompt|question|problem"
         question_column, problem = field_of(row, prompt, where, is_answer=False)
         _, work = field_of(row, "completion", where, is_answer=False)
@@ -388,8 +399,8 @@ def _problem_row(row: dict[str, Any], where: str) -> Row:
 def _one_dialogue(row: Mapping[str, Any], name: str, where: str) -> tuple[str, str, str]:
     """The one question, the one reply and the system text of the conversation in the column ``name``."""
     turns: dict[str, list[str]] = {"user": [], "assistant": [], "system": []}
-    said = row[name] if isinstance(row[name], list) else [None]
-    for turn in said:
+    messages = row[name] if isinstance(row[name], list) else [None]  # None is refused below, as no message
+    for turn in messages:
         fields = turn if isinstance(turn, dict) else {}
         who = SPEAKERS.get(str(fields.get("role", fields.get("from"))))
         text = fields.get("content", fields.get("value"))

@@ -97,6 +97,7 @@ async def compare_own(
 def choose_pairs(solutions: Sequence[Turn], max_pairs: int, *, points: bool = False) -> list[tuple[Turn, Turn]]:
     """Draw up to ``max_pairs`` pairs of different readable solutions, a right and a wrong one each. With ``points``,
     pairs of two right ones make up for missing ones."""
+    # Of equal solutions one.
     by_text = {solution.tagged_text: solution for solution in solutions if solution.parsed.ok and not solution.failed}
     right = [solution for solution in by_text.values() if CORRECT.require(solution)]
     wrong = [solution for solution in by_text.values() if not CORRECT.require(solution)]

@@ -20,6 +20,7 @@ from cotrain.rollout.verifier_roles import confidence, fields_to_show
 
 Tool = Literal["none", "python"]
 TOOLS: tuple[str, ...] = get_args(Tool)
+# What each review is rewarded with, and labelled.
 REVIEWED = (AGREEMENT.to("verifier"), FORMAT.to("verifier"), CLASS_LABEL.to("verifier"))
 
 
@@ -195,7 +196,7 @@ def _reward_steps_by_reviews(solution: Turn, review_turns: Sequence[Turn], combi
 
 def reward_review(turn: Turn, label: bool) -> None:
     """``agreement`` with a label of the whole solution, ``format``, and the label itself, by which classes are
-    balanced."""
+    balanced. They are of the whole conversation, as a review that runs programs has several turns."""
     agrees = turn.parsed.ok and turn.parsed.final == label
     turn.chat.reward(CLASS_LABEL, float(label))
     turn.chat.reward(FORMAT, turn.parsed.format_score)

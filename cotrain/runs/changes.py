@@ -74,8 +74,10 @@ def lengthen_run(out: Path | str, steps: int) -> None:
                 f"(lr_decay); begin a new run that is longer",
                 code="E_STEPS_WITH_LR_DECAY",
             )
-        horizon = {} if settings.get("horizon") is not None else {"horizon": settings["steps"]}
-        directory.extend({"steps": steps, **horizon})
+        ends = {"steps": steps}
+        if settings.get("horizon") is None:
+            ends["horizon"] = settings["steps"]
+        directory.extend(ends)
 
 
 # -- models that were moved
@@ -121,8 +123,10 @@ def update_model_path(out: Path | str, model: str) -> None:
         for policy, spec in policies.items():
             before = {key: spec[key] for key in ("model", "lora") if key in spec}
             adapter = spec.get("lora") or {}
-            for key, name in ((policy, spec["model"]), (f"{policy}/adapter", adapter.get("path"))):
-                if name == old and begun.get(key) != weights_hash(where):
+            # The hashes of the starting weights: of a policy's model, and of the adapter that it starts from.
+            path_by_key = {policy: spec["model"], f"{policy}/adapter": adapter.get("path")}
+            for key, path in path_by_key.items():
+                if path == old and begun.get(key) != weights_hash(where):
                     raise ConfigError(
                         f"--model {model}: {new} holds other weights than policy {policy!r} began with; give the "
                         "directory that was moved, unchanged",
@@ -132,7 +136,8 @@ def update_model_path(out: Path | str, model: str) -> None:
                 spec["model"] = where
             if adapter.get("path") == old:
                 spec["lora"] = adapter | {"path": where}
-            if any(spec[key] != before[key] for key in before):
+            was_moved = any(spec[key] != before[key] for key in before)
+            if was_moved:
                 saved.setdefault(manifest.MOVED, {}).setdefault(policy, before)
         if (origin := saved["origin"]) is not None:
             origin["arguments"], origin["overrides"] = rename_origin(
@@ -207,10 +212,11 @@ def _rebuild_saved(directory: Path | str, saved: Any, say: Callable[[str], None]
         arguments = {name: _parse_argument(value) for name, value in origin["arguments"].items()}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         why = f"{type(error).__name__}: {error}"
-        raise RunDirectoryError(
-            f"the problems of {directory} cannot be built again: {error if isinstance(error, UserError) else why}",
-            code=error.code if isinstance(error, UserError) else "E_PROBLEMS_NOT_REBUILT",
-        ) from error
+        code = "E_PROBLEMS_NOT_REBUILT"
+        if isinstance(error, UserError):  # some of them are ValueErrors, and say enough by themselves
+            why = str(error)
+            code = error.code
+        raise RunDirectoryError(f"the problems of {directory} cannot be built again: {why}", code=code) from error
     try:
         rebuilt = override(make_recipe(origin["target"], arguments, again=True), origin["overrides"])
     except RunDirectoryError:
@@ -238,8 +244,11 @@ def check_foreign_code(directory: Path | str) -> None:
 
 
 def _parse_argument(value: Any) -> Any:
-    if isinstance(value, Mapping) and (named := value.get("function") or value.get("object")):
-        return str(named)  # which the recipe loads
+    """An argument as a recipe takes it, from its form in recipe.json."""
+    if isinstance(value, Mapping):
+        named = value.get("function") or value.get("object")
+        if named:
+            return str(named)  # "my.py:reward", which the recipe loads
     if isinstance(value, Mapping) and "tasks" in value:
         from cotrain.data.sources import from_description
 

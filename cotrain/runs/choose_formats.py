@@ -3,14 +3,21 @@ a few texts of the model itself.
 
 ``--answer-format``, ``--steps-as`` and ``--prompt`` become settings of the role ``solver``, ``--verdict`` and
 ``--verifier-prompt`` of the role ``verifier`` (``config/edits.py``), so that they stand in recipe.json and a run that
-goes on has them without asking again. With "auto" the model answers ``PROBED`` training problems: first as the recipe
-asks, in tags; where fewer than ``ENOUGH_READ`` of the answers can be read, in words of its own, asked for "The answer
-is …"; at last with the bare problem. The first way of asking in which a format reads so many is taken, else the best
-one, if it reads half. How many rounds there may be and what they cost is said before the first. A trial (``--smoke``)
-asks ``TRIED`` problems, and goes on whatever can be read. Formats that find a number anywhere ("last-number") are never
-chosen by themselves. Solutions in words are cut into steps as most of the answers are written. A verifier reviews the
-solutions that could be read: in tags, in words, in boxes. A format that is named is shown on the same texts, and not
-refused.
+goes on has them without asking again.
+
+With "auto" the model answers ``PROBED`` training problems, in up to three rounds:
+
+1. as the recipe asks, in tags;
+2. in words of its own, asked for "The answer is …";
+3. with the bare problem.
+
+The first round in which a format reads ``ENOUGH_READ`` of the answers is taken; if none does, the one that reads most,
+if it reads half. How many rounds there may be and what they cost is said before the first. Formats that find a number
+anywhere ("last-number") are never chosen by themselves. Solutions in words are cut into steps as most of the answers
+are written. A verifier then reviews the solutions that could be read: in tags, in words, in boxes.
+
+A trial (``--smoke``) asks ``TRIED`` problems, and goes on whatever can be read. A format that is named is shown on the
+same texts, and not refused.
 
 A model directory that was taught a role keeps how the role is asked and read (``common_roles.taught_roles``). Of what
 nobody says otherwise that is the default, and it is told.
@@ -56,11 +63,11 @@ from cotrain.trainer.policy_store import PolicyStore
 AUTO = "auto"
 PROBED = 8  # problems that a model is asked
 TRIED = 2  # problems that it is asked in a trial
-ENOUGH_READ = 6  # texts of PROBED that must be read for a way to be taken at once
+ENOUGH_READ = 6  # texts of PROBED that must be read for a way of asking to be taken at once
 STEP = -3  # the step in the addresses of these texts
 CHOSEN = ("boxed", "hash", "phrase")  # formats of answers that "auto" may take, the strictest first
 FREE = (WORDS, BOXED)  # forms of reviews that it may take, beside tags
-MORE = 16  # tokens that a limit must be able to grow by for that to be worth a word
+LEAST_ROOM = 16  # tokens by which a limit must be able to grow for the advice to raise it
 SHOWN = 110  # characters of the end of a text
 VERIFIER_FIELDS = frozenset({"problem", "solution", "count", "nonce"})  # marks of a verifier's prompt
 
@@ -152,8 +159,9 @@ def choose_formats(
         check_models_found(recipe)
     answer_format = as_taught(recipe, answer_format, say)
     if not look and answer_format.answer in (None, AUTO):
-        own = replace(answer_format, answer=None).of_answers
-        answer_format = replace(answer_format, answer=TAGS if own else None)
+        # Nobody can choose a format. A prompt or a way to cut steps that is given goes with the usual one.
+        is_partly_given = answer_format.prompt is not None or answer_format.steps_as is not None
+        answer_format = replace(answer_format, answer=TAGS if is_partly_given else None)
     reading = None
     if look or answer_format.answer is not None:
         recipe, reading = choose_answer_format(
@@ -189,11 +197,11 @@ def _solver_as_taught(recipe: Recipe, answer_format: AnswerFormat, say: Say) -> 
         return answer_format
     model = _taught_directory(recipe, role)
     how = _texts_of(taught_roles(model).get("solver"))
-    if not how or (is_package_model(recipe, role) and how == _texts_of(how_taught(role))):
+    if not how or _is_taught_as_usual(recipe, role, how):
         return answer_format
     answer = how.get("answer", TAGS)
     steps = how.get("steps_as")
-    if (answer, steps or TAGS) != (TAGS, TAGS) and _tied_to_tags(recipe):
+    if not _are_tags(answer, steps) and _tied_to_tags(recipe):
         say(f"note: {model} was taught to answer as {answer!r}; recipe {recipe.name!r} reads answers in tags alone")
         return answer_format
     in_steps = f", its steps as {steps}" if steps else ""
@@ -217,7 +225,7 @@ def _verifier_as_taught(recipe: Recipe, answer_format: AnswerFormat, say: Say) -
         return answer_format
     model = _taught_directory(recipe, role)
     how = _texts_of(taught_roles(model).get("verifier"))
-    if not how or (is_package_model(recipe, role) and how == _texts_of(how_taught(role))):
+    if not how or _is_taught_as_usual(recipe, role, how):
         return answer_format
     verdict = how.get("verdict", TAGS)
     if how.get("form", "steps") != "steps":
@@ -231,6 +239,16 @@ def _verifier_as_taught(recipe: Recipe, answer_format: AnswerFormat, say: Say) -
         "choose otherwise"
     )
     return replace(answer_format, verdict=verdict, verifier_prompt=answer_format.verifier_prompt or how.get("prompt"))
+
+
+def _is_taught_as_usual(recipe: Recipe, role: Role, how: Mapping[str, str]) -> bool:
+    """Whether a model of the package was taught the role as recipes ask it already."""
+    return is_package_model(recipe, role) and how == _texts_of(how_taught(role))
+
+
+def _are_tags(answer: str, steps: str | None) -> bool:
+    """Whether solutions in this format, cut into steps in this way, are those in tags."""
+    return answer == TAGS and (steps or TAGS) == TAGS
 
 
 def _taught_directory(recipe: Recipe, role: Role) -> str:
@@ -283,8 +301,10 @@ def choose_answer_format(
     _check_answer_flags(recipe, answer, prompt, steps)
     named = None if answer == AUTO else answer
     fixed = prompt is not None or is_given(recipe, "roles.solver.prompt")
-    if named is not None and prompt is None and role.prompt == SOLVE_FULL and (named, steps or TAGS) != (TAGS, TAGS):
+    asks_as_usual = prompt is None and role.prompt == SOLVE_FULL  # which asks for tags
+    if named is not None and asks_as_usual and not _are_tags(named, steps):
         prompt = solve_own(named, steps)
+    # The roles that are asked as the solver is, and change with it.
     alike = [name for name, one in recipe.roles.items() if one.parse is role.parse and asks_plainly(one)]
     changed = with_roles(recipe, alike, **_said_fields(prompt=prompt, answer_format=named, step_format=steps))
     if named is not None or steps is not None:
@@ -316,7 +336,7 @@ def choose_answer_format(
 def _solver_key(recipe: Recipe, role: Role) -> tuple[Any, ...]:
     """The same for solvers of recipes that say the same: of the same weights, asked alike, on the same problems."""
     spec = recipe.policies[role.policy]
-    adapter_start = getattr(getattr(spec, "lora", None), "path", None)
+    adapter_start = None if spec.lora is None else spec.lora.path
     formats = (role.answer_format, role.step_format, role.is_free_form)
     asked = (role.prompt, role.system, role.sampling, role.tool)
     return (spec.model, adapter_start, asked, formats, recipe.tasks.describe())
@@ -358,7 +378,7 @@ def _changed_fields(before: Role, after: Role, names: Sequence[str]) -> RoleFiel
 def _with_other_writers(changed: Recipe, recipe: Recipe, answer: str, steps: str | None) -> Recipe:
     """``changed`` with roles that are shown more than the problem, such as a refiner, and write solutions too: in the
     same form, and asked for it where ``recipe`` asks them for tags."""
-    if (answer, steps or TAGS) == (TAGS, TAGS):
+    if _are_tags(answer, steps):
         return changed
     for name, role in recipe.roles.items():
         if _asks_for_tags(role):
@@ -387,19 +407,24 @@ def _check_answer_flags(recipe: Recipe, answer: str | None, prompt: str | None, 
         check_steps(steps)
     if answer is not None and answer != AUTO:
         check_answer(answer)
+    is_pattern = answer not in (None, AUTO, *ENDS)  # it says how answers are read, and not how they are written
     for name, role in recipe.roles.items():
-        spoken = isinstance(recipe.policies[role.policy], Program) and role.parse is parse_solution
-        if answer not in (None, AUTO, *ENDS) and (_asks_for_tags(role) or (spoken and asks_plainly(role))):
+        is_program = isinstance(recipe.policies[role.policy], Program)
+        is_written_by_program = is_program and role.parse is parse_solution and asks_plainly(role)
+        if is_pattern and (_asks_for_tags(role) or is_written_by_program):
             raise ConfigError(
                 f"--answer-format {answer}: recipe {recipe.name!r} has solutions written in the role {name!r} too, "
                 f"and a pattern does not say how; expected one of {', '.join(ENDS)}",
                 code="E_ANSWER_PATTERN_NOT_WRITTEN",
             )
-    others = [f"--answer-format {answer}"] if answer not in (None, AUTO, TAGS) else []
-    others += [f"--steps-as {steps}"] if steps not in (None, TAGS) else []
-    if others and _tied_to_tags(recipe):
+    not_tags = []
+    if answer not in (None, AUTO, TAGS):
+        not_tags.append(f"--answer-format {answer}")
+    if steps not in (None, TAGS):
+        not_tags.append(f"--steps-as {steps}")
+    if not_tags and _tied_to_tags(recipe):
         raise ConfigError(
-            f"recipe {recipe.name!r} reads its solver's answers in tags alone; leave out {' and '.join(others)}, or "
+            f"recipe {recipe.name!r} reads its solver's answers in tags alone; leave out {' and '.join(not_tags)}, or "
             "teach the model the tags first: `cotrain teach solver`",
             code="E_ANSWERS_IN_TAGS_ALONE",
         )
@@ -407,9 +432,12 @@ def _check_answer_flags(recipe: Recipe, answer: str | None, prompt: str | None, 
 
 def _tied_to_tags(recipe: Recipe) -> bool:
     """Whether solutions are gone on with from their beginnings, or graded in another way than by their answer."""
-    asks = {SOLVE, SOLVE_FULL, recipe.roles["solver"].prompt}
-    begins = any(role.prompt in asks and role.parse is not parse_solution for role in recipe.roles.values())
-    return begins or recipe.tasks.describe().get("kind") in ("programs", "verifiers", "openenv")
+    prompts_of_solvers = {SOLVE, SOLVE_FULL, recipe.roles["solver"].prompt}
+    # A role that is asked as a solver and read otherwise writes a part of a solution.
+    writes_parts = any(
+        role.prompt in prompts_of_solvers and role.parse is not parse_solution for role in recipe.roles.values()
+    )
+    return writes_parts or recipe.tasks.describe().get("kind") in ("programs", "verifiers", "openenv")
 
 
 def probe_answers(
@@ -434,7 +462,7 @@ def probe_answers(
     )
     make_runner = runner_factory(recipe, {role.policy}, what="answers", device=device, say=say)
 
-    def readings() -> Iterator[list[Reading]]:
+    def readings_by_round() -> Iterator[list[Reading]]:
         """Of each prompt: its answers, read in every format that is tried with it."""
         for prompt in prompts:
             asked = replace(role, prompt=prompt)
@@ -443,15 +471,15 @@ def probe_answers(
             forms = _forms_to_try(role, prompt, fixed=fixed, named=named)
             yield _readings_of(recipe, asked, forms, runner, episodes, tasks)
 
-    best = _first_clear(readings(), len(tasks), rounds)
+    best = _first_clear(readings_by_round(), len(tasks), rounds)
     if role.step_format is None and best.role.answer_format != TAGS:
         best = _with_steps_cut(best)
     renderer = make_runner({}).renderers[role.policy]
-    base = isinstance(renderer, Renderer) and not renderer.tokenizer.chat_template
+    is_base_model = isinstance(renderer, Renderer) and not renderer.tokenizer.chat_template
     _report_choice(
         best,
         answer_lines(best),
-        lambda: answers_refusal(best, base=base),
+        lambda: answers_refusal(best, base=is_base_model),
         refuses=named is None and not trial,
         say=say,
     )
@@ -520,19 +548,21 @@ def answer_lines(reading: Reading) -> list[str]:
     """The answers, each with what was read, and the choice in one line."""
     role = reading.role
     lines = []
-    right = 0
+    n_right = 0
     for said, found in zip(reading.said, reading.parsed, strict=True):
-        grade = said.task.grade(found.tagged or said.text).value if found.ok else None
-        right += grade is True
+        grade = None
+        if found.ok:
+            grade = said.task.grade(found.tagged or said.text).value
+        n_right += grade is True
         lines.append(f"  …{_end_of(said.text)!r} {_answer_text(said, found)}{GRADES[grade]}")
     asked = "as the recipe asks" if role.prompt == SOLVE_FULL else f"asked {role.prompt!r}"
     cut = ""
-    counts = [len(found.steps) for found in reading.parsed if found.ok]
-    if counts and role.step_format:
-        cut = f"; steps as {role.step_format}, {sum(counts) / len(counts):.1f} of an answer"
+    step_counts = [len(found.steps) for found in reading.parsed if found.ok]
+    if step_counts and role.step_format:
+        cut = f"; steps as {role.step_format}, {sum(step_counts) / len(step_counts):.1f} of an answer"
     lines.append(
         f"answers: {role.answer_format} reads {reading.readable} of {len(reading.said) + len(reading.unanswered)} "
-        f"({right} right), {asked}{cut}; --answer-format, --steps-as and --prompt choose otherwise"
+        f"({n_right} right), {asked}{cut}; --answer-format, --steps-as and --prompt choose otherwise"
     )
     return lines
 
@@ -549,20 +579,23 @@ def _answer_text(said: SampledText, found: Any) -> str:
 def answers_refusal(reading: Reading, *, base: bool = False) -> str:
     """Why the model cannot be trained as it is, and what would help. ``base``: it has no chat template."""
     total = len(reading.said)
-    cut = sum(one.finish != "stop" for one in reading.said)
-    left = reading.unanswered
+    n_cut = sum(one.finish != "stop" for one in reading.said)
+    unanswered = reading.unanswered
     limit = max_tokens_flag("solver")
     teach = "`cotrain teach solver`"
-    note = "; it has no chat template, so it is a base model: take its instruct version, or teach it so" if base else ""
-    if left and len(left) >= total:
-        todo = f": {limit}" if "max_tokens" in left[0] else ""
-        return f"{len(left)} of {len(left) + total} problems got no answer: {left[0]}{todo}"
+    note = ""
+    if base:
+        note = "; it has no chat template, so it is a base model: take its instruct version, or teach it so"
+    if unanswered and len(unanswered) >= total:
+        advice = f": {limit}" if "max_tokens" in unanswered[0] else ""
+        return f"{len(unanswered)} of {len(unanswered) + total} problems got no answer: {unanswered[0]}{advice}"
     if not total:
         return "no problem was there to be answered; give --data with training problems"
-    if 2 * cut >= total:
-        full = reading.room is not None and reading.room < MORE
-        todo = ", and the model's context holds no longer ones; " if full else f"; raise their limit with {limit}, or "
-        return f"{cut} of {total} answers were cut off before they ended{todo}teach the model to end: {teach}{note}"
+    if 2 * n_cut >= total:
+        advice = f"; raise their limit with {limit}, or "
+        if reading.room is not None and reading.room < LEAST_ROOM:
+            advice = ", and the model's context holds no longer ones; "
+        return f"{n_cut} of {total} answers were cut off before they ended{advice}teach the model to end: {teach}{note}"
     unread = [one.text for one, found in zip(reading.said, reading.parsed, strict=True) if not found.ok]
     return (
         f"{len(unread)} of {total} answers cannot be read: …{_end_of(unread[0], 60)!r}; try --answer-format "
@@ -687,8 +720,17 @@ def _probe_reviews(
     trial: bool,
 ) -> Reading | None:
     """Ask the model itself for reviews, in each of these ways until one can be read; None where there is no solution to
-    review. ``fixed``: they differ in how the same reviews are read. ``free``: forms beside tags that a verifier of this
-    recipe may write. Raises ConfigError where most cannot be read, no form is named, and it is no ``trial``."""
+    review.
+
+    Args:
+        ways: the verifier, asked and read in one way each.
+        free: forms beside tags that a verifier of this recipe may write.
+        answer_reading: answers of the solver that were drawn already; None: they are drawn here.
+        named: the form is chosen already.
+        fixed: the ways differ in how the same reviews are read, which are drawn once.
+
+    Raises ConfigError where most cannot be read, no form is named, and it is no ``trial``.
+    """
     solver = recipe.roles.get("solver")
     policies = {ways[0].policy}
     if solver is not None and answer_reading is None:
@@ -697,8 +739,9 @@ def _probe_reviews(
     if answer_reading is None and solver is not None and asks_plainly(solver):
         problems = probe_tasks(recipe, TRIED if trial else PROBED)
         episodes = make_runner({"solver": solver}).collect(ask_solver, problems, step=STEP, group_size=1)
-        texts = _texts_of_episodes(episodes, problems)
-        answer_reading = read_texts(solver, [replace(text, finish="stop") for text in texts])  # also those cut off
+        # A solution that was cut off may be reviewed as well: here it need not have ended.
+        texts = [replace(text, finish="stop") for text in _texts_of_episodes(episodes, problems)]
+        answer_reading = read_texts(solver, texts)
     solved = [] if answer_reading is None else _solved_problems(answer_reading)
     if not solved:
         say("note: no solution of the solver could be read, so no review was looked at")
@@ -712,7 +755,7 @@ def _probe_reviews(
     ask = partial(_ask_review, given={task.id: solution for task, solution in solved})
     tasks = [task for task, _ in solved]
 
-    def readings() -> Iterator[list[Reading]]:
+    def readings_by_round() -> Iterator[list[Reading]]:
         said: list[SampledText] = []
         for role in ways:
             if not fixed or not said:
@@ -720,7 +763,7 @@ def _probe_reviews(
                 said = [_review_text(episode, *solved[episode.task]) for episode in episodes]
             yield [read_texts(role, said)]
 
-    best = _first_clear(readings(), len(solved), rounds)
+    best = _first_clear(readings_by_round(), len(solved), rounds)
     tried = [role.verdict_format for role in ways]
     others = [form for form in free if form not in tried]
     all_the_same = "" if named or trial else "; --verdict tags goes on all the same"
@@ -750,10 +793,9 @@ def _review_text(episode: Episode, task: Task, solution: Solution) -> SampledTex
 
 async def _ask_review(task: Task, roles: Roles, *, given: Mapping[str, Solution]) -> None:
     text = _tagged_text(given[task.id])
-    guarded = "nonce" in roles.verifier.fields
-    fields: dict[str, Any] = {"solution": text}
-    if guarded:
-        fields = {**guarded_fields(make_nonce(0, task.id), solution=text)}
+    fields: Mapping[str, Any] = {"solution": text}
+    if "nonce" in roles.verifier.fields:
+        fields = guarded_fields(make_nonce(0, task.id), solution=text)
     await roles.verifier(problem=task.prompt, count=len(given[task.id].steps), **fields)
 
 
@@ -808,11 +850,12 @@ def reviews_refusal(reading: Reading, *, others: Sequence[str]) -> str:
             f"{finishes['length']} of {total} reviews were cut off before their verdict; raise their limit with "
             f"{limit}, {teach}"
         )
-    (most, _), *_ = Counter(found.reason for _, found in unread).most_common()
+    [(reason, _)] = Counter(found.reason for _, found in unread).most_common(1)
+    first_unread, _ = unread[0]
     other = f"--verdict {others[0]}, " if others else ""
     return (
-        f"{len(unread)} of {total} reviews cannot be read (most often: {most}): …{_end_of(unread[0][0].text, 60)!r}; "
-        f"try {other}a --verifier-prompt FILE of your own, {teach}"
+        f"{len(unread)} of {total} reviews cannot be read (most often: {reason}): "
+        f"…{_end_of(first_unread.text, 60)!r}; try {other}a --verifier-prompt FILE of your own, {teach}"
     )
 
 

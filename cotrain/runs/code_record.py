@@ -116,7 +116,9 @@ def check_code_unchanged(directory: Path | str) -> None:
 def note_changed_code(directory: Path | str) -> str | None:
     """The note of a command that measures with code that has changed; None where it is as it was."""
     changes = code_changes(RunDirectory.open(directory))
-    return f"note: {directory} was made with other code than there is now: {_in_words(changes)}" if changes else None
+    if not changes:
+        return None
+    return f"note: {directory} was made with other code than there is now: {_in_words(changes)}"
 
 
 def tell_changed_code(directory: Path | str) -> None:
@@ -156,9 +158,12 @@ def admit_code(target: str, arguments: Mapping[str, Any]) -> None:
     """Admit the Python that a recipe is made of (``core/trust.py``)."""
     from cotrain.core.trust import admit_file, admit_module
 
-    named = [argument.get(key) for argument in arguments.values() if isinstance(argument, Mapping) for key in USER_CODE]
-    for one in (target, *filter(None, named)):
-        path = str(one).rpartition(":")[0]
+    named = [target]
+    for argument in arguments.values():
+        if isinstance(argument, Mapping):
+            named += [str(argument[key]) for key in USER_CODE if argument.get(key)]
+    for name in named:
+        path, _, _ = name.rpartition(":")  # "" for a recipe of the package
         if path.endswith(".py"):
             admit_file(path)
         elif path:

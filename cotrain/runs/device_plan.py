@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -23,10 +23,11 @@ from cotrain.config.edits import policy_overrides
 from cotrain.config.policies import Learning, Policy, Weights, adapter
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError
+from cotrain.core.verbosity import count_of
 from cotrain.runs.memory_plan import ROW_CHOICES, USABLE_SHARE, RunEstimate, bytes_text, parts_text
 
 RANK = 16  # the rank of adapters that a plan tries
-DEALS = 20_000  # ways to deal policies out to devices that are looked at; of more the largest go first
+DEALS = 20_000  # most ways to deal policies out to devices that are all looked at
 CHECKPOINTING = "checkpointing"
 OFFLOAD = "offload"
 ADAPTERS = "adapters"
@@ -92,7 +93,7 @@ class DeviceLoad:
 class DevicePlan:
     """A run on these devices."""
 
-    measures: tuple[str, ...]  # beyond what was asked for
+    measures: tuple[str, ...]  # those of ``MEASURES`` that are taken beyond what was asked for
     rows: int | None  # answers at a time, where fewer than asked for
     estimate: RunEstimate
     loads: tuple[DeviceLoad, ...]
@@ -130,15 +131,10 @@ class DevicePlan:
                 if isinstance(spec, Weights) and name in self.estimate.answering and spec.rows == self.rows
             ]
             overrides += policy_overrides(fewer, rows=self.rows)
-        if len(self.loads) > 1 and _has_devices():
+        if len(self.loads) > 1:
             for load in self.loads:
                 overrides += [f"policies.{name}.device={load.name}" for name in load.policies]
         return overrides
-
-
-def _has_devices() -> bool:
-    """Whether a policy says on which device it lies."""
-    return any(field.name == "device" for field in fields(Weights))
 
 
 def plan_devices(estimate: RunEstimate, sizes: Sequence[float]) -> tuple[DevicePlan, DevicePlan]:
@@ -162,13 +158,16 @@ def plan_devices(estimate: RunEstimate, sizes: Sequence[float]) -> tuple[DeviceP
 
 def plan_lines(asked: DevicePlan, plan: DevicePlan) -> list[str]:
     """For people."""
-    lines = [f"plan for {len(plan.loads)} device{'s' if plan.loads[1:] else ''} that need not be here:"]
+    lines = [f"plan for {count_of(len(plan.loads), 'device')} that need not be here:"]
     if asked is not plan:
         lines.append(f"as asked {asked.fullest.load_line()}")
+    flags = " ".join(plan.flags())
     if not plan.fits:
-        lines.append("nothing that is known here makes it fit; nearest comes " + (" ".join(plan.flags()) or "this"))
+        lines.append(f"nothing that is known here makes it fit; nearest comes {flags or 'this'}")
+    elif flags:
+        lines.append(f"it fits with {flags}")
     else:
-        lines.append(f"it fits {'with ' + ' '.join(plan.flags()) if plan.flags() else 'as asked'}")
+        lines.append("it fits as asked")
     lines += [load.load_line() for load in plan.loads]
     if resting := plan.estimate.resting_bytes():
         lines.append(f"beside them {bytes_text(resting)} of the machine's own memory, for who rests and for moments")
@@ -199,9 +198,10 @@ def _variants(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], int | None, Rec
         if policies in seen:
             continue
         seen.append(policies)
-        for rows in (None, *ROW_CHOICES):
-            fewer = policies if rows is None else {name: _with_rows(spec, rows) for name, spec in policies.items()}
-            if rows is None or fewer != policies:
+        yield tuple(taken), None, replace(recipe, policies=policies)
+        for rows in ROW_CHOICES:
+            fewer = {name: _with_rows(spec, rows) for name, spec in policies.items()}
+            if fewer != policies:
                 yield tuple(taken), rows, replace(recipe, policies=fewer)
 
 
@@ -215,8 +215,9 @@ def _with_measure(spec: Policy, measure: str) -> Policy:
     elif measure == FOUR_BITS and isinstance(spec, Weights) and spec.kind in ("adapter", "frozen"):
         changed = replace(spec, load_in_4bit=True)
     elif measure == ADAPTERS and spec.kind == "trainable":
-        same: dict[str, Any] = {name: getattr(spec, name) for name in ("rows", "micro_tokens", "autocast", "offload")}
-        changed = adapter(spec.model, rank=RANK, alpha=2 * RANK, **same)
+        kept_fields = ("rows", "micro_tokens", "autocast", "offload")
+        kept: dict[str, Any] = {name: getattr(spec, name) for name in kept_fields}
+        changed = adapter(spec.model, rank=RANK, alpha=2 * RANK, **kept)
     return changed
 
 
@@ -228,19 +229,27 @@ def _with_rows(spec: Policy, rows: int) -> Policy:
 
 
 def _best_loads(estimate: RunEstimate, sizes: Sequence[float]) -> tuple[DeviceLoad, ...]:
-    """The policies dealt out so that the fullest device is as empty as it can be."""
-    together = list(_units(estimate.recipe))
-    if len(sizes) ** len(together) <= DEALS:
-        deals = product(range(len(sizes)), repeat=len(together))
-        return min((_loads_of(estimate, sizes, together, deal) for deal in deals), key=_fullest_share)
-    order = sorted(range(len(together)), key=lambda unit: -sum(estimate.policy_memory(together[unit]).values()))
-    deal: dict[int, int] = {}
-    for unit in order:
-        placed = [together[one] for one in deal]
-        options = [(*deal.values(), device) for device in range(len(sizes))]
-        loads = [_loads_of(estimate, sizes, [*placed, together[unit]], option) for option in options]
-        deal[unit] = min(range(len(sizes)), key=lambda device: _fullest_share(loads[device]))
-    return _loads_of(estimate, sizes, [together[unit] for unit in deal], tuple(deal.values()))
+    """The policies dealt out so that the fullest device is as empty as it can be: the best of all ways, or where there
+    are more than ``DEALS``, one after the other to the device where it does best, the largest first."""
+    units = list(_units(estimate.recipe))
+    devices = range(len(sizes))
+    if len(devices) ** len(units) <= DEALS:
+        deals = product(devices, repeat=len(units))
+        return min((_loads_of(estimate, sizes, units, deal) for deal in deals), key=_fullest_share)
+
+    def size_of(unit: tuple[str, ...]) -> float:
+        return sum(estimate.policy_memory(unit).values())
+
+    placed: list[tuple[str, ...]] = []
+    device_of_placed: list[int] = []
+    best: tuple[DeviceLoad, ...] = ()
+    for unit in sorted(units, key=size_of, reverse=True):
+        placed.append(unit)
+        options = [_loads_of(estimate, sizes, placed, [*device_of_placed, device]) for device in devices]
+        best_device = min(devices, key=lambda device: _fullest_share(options[device]))
+        device_of_placed.append(best_device)
+        best = options[best_device]
+    return best
 
 
 def _fullest_share(loads: Sequence[DeviceLoad]) -> tuple[float, float]:
@@ -249,12 +258,13 @@ def _fullest_share(loads: Sequence[DeviceLoad]) -> tuple[float, float]:
 
 
 def _units(recipe: Recipe) -> Iterator[tuple[str, ...]]:
-    """Policies that stay together, as they share a base."""
-    bases: dict[str, list[str]] = {}
+    """Policies that stay together, as they share a base; each other one by itself."""
+    by_base: dict[str, list[str]] = {}
     for name, spec in recipe.policies.items():
         if isinstance(spec, Weights):
-            bases.setdefault(spec.model if spec.shares_base else f"alone: {name}", []).append(name)
-    yield from map(tuple, bases.values())
+            base = spec.model if spec.shares_base else f"alone: {name}"
+            by_base.setdefault(base, []).append(name)
+    yield from map(tuple, by_base.values())
 
 
 def _loads_of(

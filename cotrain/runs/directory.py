@@ -59,13 +59,16 @@ from cotrain.storage.schemas import QUARANTINE, check_path, fault_in
 
 PACKAGES = ("cotrain", "torch", "transformers", "tokenizers", "safetensors", "numpy", "math-verify")
 MANIFEST = "seal.json"
-REVIEW_FORMATS_OF_JUDGE = ("steps", "genrm", "genprm", "scored")  # values of ``judge`` before it was ``review_format``
+# Values of a recipe's argument ``judge`` in runs of an earlier cotrain, which now is ``review_format``.
+REVIEW_FORMATS_OF_JUDGE = ("steps", "genrm", "genprm", "scored")
 AFTER_PROBLEMS = "after_problems.json"
 STOPPED = "stopped.json"
 CODE = "code.json"
 RECIPE_FILE = "recipe.json"  # the file that makes a directory one of a run
 EARLY_FILES = ("provenance.json", CODE, QUARANTINE, MANIFEST, LOG)  # written before it
-FILES = (  # what a run may have that never finished a step; recipe.json, which makes it a run, goes last
+# What a run may have that never finished a step, in the order in which it is removed: recipe.json last, so that a kill
+# in between leaves a directory that can still be told from others.
+FILES = (
     *EARLY_FILES, "before.json", "before_counts.json", "metrics.jsonl", "timings.jsonl", STOPPED, "trackers.json",
     "report.html", RECIPE_FILE,
 )  # fmt: skip
@@ -148,13 +151,15 @@ class RunDirectory:
 
     def _may_be_replaced(self) -> bool:
         """Whether nothing is here but what a run writes until it has finished its first step."""
-        names = (*FILES, *FOLDERS) if (self.path / RECIPE_FILE).exists() else (*EARLY_FILES, RECIPE_FILE)
+        is_run = (self.path / RECIPE_FILE).exists()
+        # Of a directory without recipe.json the staging file may be there, in which it was being written.
+        names = (*FILES, *FOLDERS) if is_run else (*EARLY_FILES, RECIPE_FILE)
         replaceable = {LOCK, *names, *map(_staging_name, names)}
         has_other_files = any(child.name not in replaceable for child in self.path.iterdir())
         if has_other_files or self.summary.exists():
             return False
         try:
-            has_steps = any(row.get("kind") != "evaluation" for row in rows_of(self.metrics))
+            has_steps = any(row.get("kind") != "evaluation" for row in rows_of(self.metrics))  # evaluated before step 1
             has_checkpoint = self.checkpoints.is_dir() and any(checkpoints.checkpoint_steps(self.checkpoints))
         except (CotrainError, OSError, AttributeError):  # damaged: not for this function to decide
             return False
@@ -201,10 +206,11 @@ class RunDirectory:
         replace_file(self.path / name, _json_bytes(name, value))
 
     def write_with_hashes(self, values: Mapping[str, Any], grown: Mapping[str, FileDigest] | None = None) -> None:
-        """Write JSON files on which the run's claims rest, in this order, when the seal tells of them; ``grown``: of
-        other files, as they are. Raises DiskError."""
-        files = self.recorded_hashes() | hash_entries(values) | dict(grown or {})
-        self.write(MANIFEST, {"files": {name: {"bytes": w.bytes, "sha256": w.sha256} for name, w in files.items()}})
+        """Write JSON files on which the run's claims rest, in this order, and before them their digests into the seal.
+        ``grown``: digests of other files, which are there already. Raises DiskError."""
+        digests = self.recorded_hashes() | hash_entries(values) | dict(grown or {})
+        entries = {name: {"bytes": digest.bytes, "sha256": digest.sha256} for name, digest in digests.items()}
+        self.write(MANIFEST, {"files": entries})
         for name, value in values.items():
             self.write(name, value)
 
@@ -223,7 +229,10 @@ class RunDirectory:
         run that lost it."""
         saved = self.read(MANIFEST)
         if saved is not None:
-            return {name: FileDigest(bytes=w["bytes"], sha256=w["sha256"]) for name, w in saved["files"].items()}
+            digests = {}
+            for name, entry in saved["files"].items():
+                digests[name] = FileDigest(bytes=entry["bytes"], sha256=entry["sha256"])
+            return digests
         if (self.path / RECIPE_FILE).exists():
             raise RunDirectoryError(
                 f"{self.path / MANIFEST} is missing, which says what the run's files should hold; restore it, or "
@@ -319,7 +328,9 @@ def recipe_json(recipe: Recipe, *, checkpoint_every: int, keep_every: int = 0, a
             code="E_CHECKPOINT_MULTIPLE",
         )
     settings = resolved_json(recipe)
-    for path, value in _not_finite("", settings):
+    not_finite = next(_not_finite("", settings), None)
+    if not_finite is not None:
+        path, value = not_finite
         raise ConfigError(
             f"recipe {recipe.name!r}: {path} is {value}, expected a finite number", code="E_SETTING_NOT_FINITE"
         )
@@ -387,7 +398,8 @@ def check_same_recipe(path: Path, saved: Mapping[str, Any], recipe: Recipe) -> N
 def setting_differences(saved: Mapping[str, Any], recipe: Recipe) -> list[tuple[str, Any, Any]]:
     """Settings in which a recipe differs from the one that a recipe.json holds: dotted path, saved value, present
     value."""
-    return list(_value_differences("", saved["settings"], json.loads(json.dumps(resolved_json(recipe)))))
+    present = json.loads(json.dumps(resolved_json(recipe)))  # as it would be read back
+    return list(_value_differences("", saved["settings"], present))
 
 
 def _value_differences(name: str, was: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -421,7 +433,7 @@ def resolved_json(value: Any) -> Any:
             saved = [resolved_json(part) for part in value]
         case _:
             name = getattr(value, "__qualname__", type(value).__name__)
-            saved = name.replace(".<locals>.measure", "")
+            saved = name.replace(".<locals>.measure", "")  # measure_solver.<locals>.measure → measure_solver
     return saved
 
 
@@ -474,7 +486,9 @@ def weights_hash(model: str) -> str:
 
     folder = Path(resolve_model(model))
     files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
-    return hashlib.sha256("".join(sha256_of(f) for f in files).encode()).hexdigest() if files else ""
+    if not files:
+        return ""
+    return hashlib.sha256("".join(sha256_of(f) for f in files).encode()).hexdigest()
 
 
 def check_same_async_steps(out: Path | str, async_steps: int | None) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from cotrain.config.policies import Policy, Weights, model_names
 from cotrain.config.recipe import Recipe
+from cotrain.core.input_files import parse_json
 from cotrain.models.names import is_hub_model, lasting_name, unpinned_name
 
 
@@ -97,7 +98,7 @@ def _rename_setting(text: str, names: Mapping[str, str]) -> str:
     """A text of ``--set`` with the new name of its model, where it names one."""
     path, _, value = text.partition("=")
     try:
-        setting = json.loads(value)
+        setting = parse_json(value)
     except ValueError:
         setting = value
     may_name_model = path.startswith("policies.") and isinstance(setting, str)

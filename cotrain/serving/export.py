@@ -198,7 +198,7 @@ def _watched_files(run: RunDirectory, policy: str, say: Say) -> Files:
     if not saved_steps:
         return REAL_FILES
     newest = run.checkpoints / checkpoints.step_name(saved_steps[-1])
-    policy_files = [file for file in newest.iterdir() if split_part_name(file.name)[0] == policy]
+    policy_files = [file for file in newest.iterdir() if split_part_name(file.name).stem == policy]
     total = directory_bytes(newest) + sum(file.stat().st_size for file in policy_files)
     pace = MegabytePace(total, f"checkpoint of step {saved_steps[-1]}: {{}} MB read", say)
     return WatchedFiles(pace.add)

@@ -108,10 +108,10 @@ class Checkpoint:
             if name.endswith(".json"):
                 documents[name.removesuffix(".json")] = json.loads(self._read_verified(name, files))
                 continue
-            group, part, _ = split_part_name(name)
-            if only is None or group in only:
+            file = split_part_name(name)
+            if only is None or file.stem in only:
                 payload = self._read_verified(name, files)  # plain tensors; nothing in it can run
-                parts_by_group.setdefault(group, {})[part] = safetensors.torch.load(payload)
+                parts_by_group.setdefault(file.stem, {})[file.part] = safetensors.torch.load(payload)
 
         tensors = {}
         for group in list(parts_by_group):
@@ -282,7 +282,7 @@ def _check_file_stem(stem: str) -> None:
     """Raise StateError for what cannot be the name of a file of a checkpoint."""
     is_plain = _FILE_STEM.fullmatch(stem) is not None
     is_manifest = f"{stem}.json" == MANIFEST
-    is_part = split_part_name(stem)[0] != stem
+    is_part = split_part_name(stem).stem != stem
     if not is_plain or is_manifest or is_part:
         raise StateError(
             f"{stem!r} cannot name a file of a checkpoint: expected letters, digits, '_', '.' and '-', and not the "

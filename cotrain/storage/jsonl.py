@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import DataError, StateError
-from cotrain.core.input_files import MOST_LINE, MOST_LINES, open_regular, read_regular, whole_lines
+from cotrain.core.input_files import MOST_LINE, MOST_LINES, open_regular, parse_json, read_regular, whole_lines
 from cotrain.storage.file_ops import (
     REAL_FILES,
     Files,
@@ -198,7 +198,7 @@ def _decode_row(path: Path, number: int, line: bytes | None) -> dict[str, Any]:
             f"{path}, line {number}: more than {MOST_LINE} bytes; expected one object per line", code="E_LINE_TOO_LONG"
         )
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except ValueError as error:  # bad JSON or bad UTF-8
         raise DataError(
             f"{path}, line {number}: not JSON ({error}); expected one object per line", code="E_LINE_NOT_JSON"

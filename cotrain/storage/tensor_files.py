@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from cotrain.storage.file_ops import REAL_FILES, FileDigest, Files, write_file
 
@@ -59,13 +59,21 @@ def part_name(stem: str, part: int, parts: int) -> str:
     return f"{stem}.{part}-of-{parts}{SUFFIX}"
 
 
-def split_part_name(name: str) -> tuple[str, int, int]:
-    """Stem, part and number of parts of a file."""
+class PartName(NamedTuple):
+    """What the name of a part's file says."""
+
+    stem: str  # name of the group of tensors
+    part: int  # counted from 1
+    parts: int  # how many the group has
+
+
+def split_part_name(name: str) -> PartName:
+    """The name of a file of tensors, taken apart."""
     stem = name.removesuffix(SUFFIX)
     match = _PART.fullmatch(stem)
     if match is None:
-        return stem, 1, 1
-    return match["stem"], int(match["part"]), int(match["parts"])
+        return PartName(stem, 1, 1)
+    return PartName(match["stem"], int(match["part"]), int(match["parts"]))
 
 
 def write_part(

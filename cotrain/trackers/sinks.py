@@ -96,10 +96,21 @@ def open_wandb(about: TrackedRun) -> Sink:
     wandb's own count, by which it puts the parts of a resumed run together, is of finished steps: 0 is the start."""
     import wandb as library
 
-    quiet: dict[str, Any] = {"console": "off", "silent": True, "save_code": False, "host": "-", "program": "cotrain"}
-    quiet |= {"disable_git": True, "disable_code": True, "disable_job_creation": True}
-    quiet |= {f"x_disable_{what}": True for what in ("meta", "stats", "machine_info")}
-    quiet |= {"x_save_requirements": False}
+    # wandb prints nothing, and sends nothing of this machine and of the code: ``about.config`` and the rows alone.
+    quiet: dict[str, Any] = {
+        "console": "off",
+        "silent": True,
+        "save_code": False,
+        "host": "-",
+        "program": "cotrain",
+        "disable_git": True,
+        "disable_code": True,
+        "disable_job_creation": True,
+        "x_disable_meta": True,
+        "x_disable_stats": True,
+        "x_disable_machine_info": True,
+        "x_save_requirements": False,
+    }
     run = library.init(
         project="cotrain",
         id=about.id,
@@ -111,13 +122,16 @@ def open_wandb(about: TrackedRun) -> Sink:
     )
     run.define_metric("*", step_metric="step")
 
+    def write(numbers: Numbers, step: int) -> None:
+        run.log({**numbers, "step": step}, step=step + 1)  # wandb's own count: finished steps
+
     def write_rollouts(rollouts: Sequence[TrackedRollout], step: int) -> None:
         columns: list[str | int] = ["rollout", "truth", "verdicts", "rewards", "text"]
         rows = [[r.address, r.truth, r.verdicts, r.rewards, r.markdown()] for r in rollouts]
         run.log({"rollouts": library.Table(columns=columns, data=rows)}, step=step + 1)
 
     return Sink(
-        lambda numbers, step: run.log({**numbers, "step": step}, step=step + 1),
+        write,
         run.finish,
         write_rollouts=write_rollouts,
         keeps_first=SentRows(about.directory / "wandb" / "sent.json"),
@@ -137,10 +151,11 @@ def open_trackio(about: TrackedRun) -> Sink:
         traces = {f"rollouts/{place}": library.Trace(*_trace_of(r)) for place, r in enumerate(rollouts, 1)}
         library.log(traces, step=step)
 
+    shows_texts = hasattr(library, "Trace")  # older versions do not
     return Sink(
         lambda numbers, step: library.log(numbers, step=step),
         library.finish,
-        write_rollouts=write_rollouts if hasattr(library, "Trace") else None,  # which older versions do not have
+        write_rollouts=write_rollouts if shows_texts else None,
     )
 
 

@@ -49,7 +49,7 @@ from cotrain.trainer.policy_store import MEMORY_SUFFIX, PolicyStore
 
 ASYNC_STEPS = range(9)
 AHEAD = "ahead"  # name of the checkpoint document that holds ``RolloutPipeline.state``
-IN_TURN = (
+NOTE_ASYNC_SAVES_NO_TIME = (
     "note: one process plays and updates in turn, so that --async-steps saves no time here; --backend ray does both "
     "at once"
 )

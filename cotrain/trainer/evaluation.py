@@ -20,12 +20,12 @@ from cotrain.metrics.heldout import answer_agreement_of, trajectories_in, withou
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.checks import check_answers_graded, check_measured, check_roles_asked
 
-GREEDY_NAMES = {
+GREEDY_NAMES = {  # figure → its name in the greedy collection, for those that are kept
     "pass@1": "greedy",
     "balanced_accuracy": "greedy_balanced_accuracy",
     "pair_accuracy": "greedy_pair_accuracy",
     "step_balanced_accuracy": "greedy_step_balanced_accuracy",
-}  # figure → its name in the greedy collection
+}
 EVALUATION_STEP = -1  # the step in the addresses of evaluation episodes
 
 
@@ -52,6 +52,7 @@ def measure_protocol(
         check_measured(where, episodes, held_out_runner.set_aside)
         check_roles_asked(where, protocol, episodes, "measured")
         for why, broken in _broken_by_reason(episodes).items():
+            # ``set_aside`` has one text for each task: here one stands for all episodes that broke off for this reason.
             note = f"{len(broken)} of {len(episodes)} episodes on {where} broke off: {why}"
             runner.set_aside.setdefault(broken[0].task_id, note)
         return episodes

@@ -22,6 +22,11 @@ def test_an_arm_is_a_recipe_with_parameters():
         parse_arm("tango:frozen")
 
 
+def test_a_value_that_is_nested_too_deeply_to_be_json_is_a_text():
+    deep = "[" * 9999 + "]" * 9999
+    assert parse_arm(f"grpo:model={deep}").arguments == {"model": deep}
+
+
 def test_what_a_comparison_sets_no_arm_sets():
     for name in ("seed=3", "steps=4", "evaluate_every=5", "evaluation_tasks=6"):
         with refuses("E_ARM_SETS_COMPARISON"):
@@ -47,6 +52,20 @@ def test_a_comparison_of_before_goes_on_though_a_setting_has_another_name(tmp_pa
     path.write_text(json.dumps(settings | {"answer": "hash"}))
     with refuses("E_COMPARISON_DIFFERS", names='answer_format "hash"'):
         claim_directory(plan, plan.arms)
+
+
+def test_settings_that_are_nested_too_deeply_are_damaged(tmp_path):
+    plan = ComparisonPlan(arms=(parse_arm("grpo"),), seeds=1, out=tmp_path / "out")
+    claim_directory(plan, plan.arms)
+    (plan.out / "settings.json").write_text("[" * 9999)
+    with refuses("E_COMPARISON_DAMAGED", names="nested too deeply"):
+        claim_directory(plan, plan.arms)
+
+
+def test_a_setting_without_a_value_is_refused_with_the_arms(tmp_path):
+    plan = ComparisonPlan(arms=(parse_arm("grpo"),), seeds=1, out=tmp_path, tasks="words", overrides=("group_size",))
+    with refuses("E_OVERRIDE_SHAPE", names="'group_size'"):
+        plan.make_recipes(plan.arms)
 
 
 def test_a_page_says_how_many_test_problems_there_are():

@@ -147,6 +147,26 @@ def test_what_a_file_gets_wrong_is_said_in_one_line(tmp_path, was, is_, code):
         read_study(written(tmp_path, FILE.replace(was, is_, 1)))
 
 
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ('arms = ["grpo"]', "E_STUDY_NOT_TABLE: arms | ['grpo'] | [arms.grpo]"),
+        ("arms = 3", "E_STUDY_NOT_TABLE: arms is 3"),
+        ('parts = ["2 steps"]', "E_STUDY_NOT_TABLE: parts | ['2 steps']"),
+        ('overrides = "evaluation.tasks=16"', "E_STUDY_VALUE: overrides | 'evaluation.tasks=16'"),
+        ("overrides = 5", "E_STUDY_VALUE: overrides is 5"),
+        ('parts = {{a = {{overrides = "group_size=4"}}}}', "E_STUDY_VALUE: overrides | 'group_size=4'"),
+    ],
+    ids=["arms list", "arms number", "parts list", "overrides text", "overrides number", "overrides of a part"],
+)
+def test_a_key_of_another_kind_is_said_in_one_line(tmp_path, line, code):
+    keys, arms = FILE.split("[parts")[0].split("[arms.outcome]")
+    keys = keys.replace('overrides = ["evaluation.tasks=16"]', "")
+    text = f"{keys}{line}\n" + ("" if line.startswith("arms") else f"[arms.outcome]{arms}")
+    with refuses(code):
+        read_study(written(tmp_path, text))
+
+
 def test_git_says_whether_it_was_written_down_before(tmp_path):
     path = written(tmp_path)
     assert not git_status(path)["committed"] and "no git repository" in git_status(path)["words"]

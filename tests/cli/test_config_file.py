@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cotrain.cli.config_file import config_words
+from cotrain.cli.config_file import ConfigFile
 from cotrain.cli.main import main
 from cotrain.cli.run import parser_of
 from cotrain.config.registry import find_recipe
@@ -81,20 +81,44 @@ def test_a_file_that_is_none_is_told_in_one_line(tmp_path, capsys):
 )
 def test_keys_become_words(keys, words):
     parser, _ = parser_of("tango", find_recipe("tango"))
-    assert config_words("f", keys, parser) == words
+    assert ConfigFile("f", keys).words(parser) == words
 
 
 @pytest.mark.parametrize("keys", [{"simultaneous": "yes"}, {"steps": True}, {"steps": [1, 2]}, {"steps": {"a": 1}}])
 def test_values_of_another_kind_are_refused(keys):
     parser, _ = parser_of("tango", find_recipe("tango"))
     with refuses("E_CONFIG_FILE_VALUE"):
-        config_words("f", keys, parser)
+        ConfigFile("f", keys).words(parser)
 
 
 def test_a_switch_that_may_name_a_function_is_given_in_all_three_ways():
     parser, _ = parser_of("proposer_solver", find_recipe("proposer_solver"))
     for given, words in ((True, ["--gate"]), (False, ["--no-gate"]), ("mine.py:check", ["--gate", "mine.py:check"])):
-        assert config_words("f", {"gate": given}, parser) == words
+        assert ConfigFile("f", {"gate": given}).words(parser) == words
         assert parser.parse_strictly(words).gate == given
     with refuses("E_COMMAND_LINE", names="--no-gate"):
         parser.parse_strictly(["--no-gate", "mine.py:check"])
+
+
+@pytest.mark.parametrize("where", ["file", "flag"])
+def test_a_trial_takes_what_only_the_file_gives(tmp_path, capsys, where):
+    """A parameter without a default may stand in the file, and a trial builds the recipe with it too."""
+    recipe = tmp_path / "mine.py"
+    recipe.write_text(NEEDS_A_LOSS)
+    file = tmp_path / "mine.toml"
+    file.write_text('loss_name = "plain"\ngroup_size = 8\n' if where == "file" else "group_size = 8\n")
+    flags = ["--loss-name", "plain"] if where == "flag" else []
+    words = [f"{recipe}:mine", "--config", str(file), *flags, "--smoke", "--model", TINY, "--out", "x", "--json"]
+    made = json.loads(dry(capsys, *words))
+    assert (made["origin"]["arguments"]["loss_name"], made["settings"]["group_size"], made["steps"]) == ("plain", 4, 2)
+
+
+NEEDS_A_LOSS = """
+from cotrain import Recipe, RunConfig, recipe
+from cotrain.recipes.grpo import grpo
+
+
+@recipe()
+def mine(run: RunConfig, *, loss_name: str) -> Recipe:
+    return grpo(**run.values())
+"""

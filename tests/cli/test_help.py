@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from cotrain.cli.flags import Parser, comments_of, in_flags
+from cotrain.cli.flags import Parser, comments_of, with_flag_names
 from cotrain.cli.main import main
 from cotrain.config.large_model_defaults import defaults_by_size
 from cotrain.core.user_code import load_file
@@ -32,12 +32,12 @@ def known(capsys):
 
 
 def parser_of(monkeypatch, words):
-    def stop(parser, words, *_):
+    def stop(parser, *_, **__):
         raise Made(parser)
 
     with monkeypatch.context() as patch:
         patch.setattr(Parser, "parse_strictly", stop)
-        patch.setattr(Parser, "own_names", stop)
+        patch.setattr(Parser, "rename_foreign_flags", stop)
         with pytest.raises(Made) as made:
             main(words)
     return made.value.args[0]
@@ -218,7 +218,7 @@ def test_controls_are_written_as_the_flags_that_one_types():
         '``verifier="frozen"``, ``balance=False``, ``simultaneous=True``, ``clip=(0.2, 0.2)``, '
         '``rate=1, rate_end=1``, ``labels="a"|"b"``, ``target=N``, ``verifier_kl=0.001`` and ``judge``'
     )
-    assert in_flags(text, names) == (
+    assert with_flag_names(text, names) == (
         "``--verifier frozen``, ``--no-balance``, ``--simultaneous``, ``--clip 0.2 0.2``, ``--rate 1 --rate-end 1``, "
         "``--labels a|b``, ``--target N``, ``verifier_kl=0.001`` and ``judge``"
     )

@@ -27,7 +27,7 @@ SIZES = {"model": TINY, "tasks": EASY, "steps": 1, "tasks_per_step": 2, "group_s
 
 
 def signature_of(name):
-    return find_recipe(name).taken
+    return find_recipe(name).parameters
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -105,7 +105,7 @@ SIGNED = {"invalid", "unread"}  # rewards
 def test_no_weight_or_share_of_a_method_is_negative(name):
     """Rates are held against 0 where a policy has them."""
     build = find_recipe(name)
-    for parameter, argument in build.taken.items():
+    for parameter, argument in build.parameters.items():
         if isinstance(argument.default, float) and not (parameter in SIGNED or parameter.endswith("lr")):
             with pytest.raises(UserError):
                 build(**{parameter: -1.0})

@@ -141,9 +141,12 @@ def test_openenv_servers_that_do_not_fit(fake_openenv, monkeypatch):
 class Schema(BaseHTTPRequestHandler):
     """Describes an environment whose actions are calls of tools, as OpenEnv's server does."""
 
+    description: object = {
+        "action": {"properties": {"tool_name": {"type": "string"}, "arguments": {"type": "object"}}},
+    }
+
     def do_GET(self):
-        action = {"properties": {"tool_name": {"type": "string"}, "arguments": {"type": "object"}}}
-        body = json.dumps({"action": action}).encode()
+        body = json.dumps(self.description).encode()
         self.send_response(200)
         self.end_headers()
         self.wfile.write(body)
@@ -155,6 +158,19 @@ def test_tools_of_a_server_are_refused_by_name(fake_openenv):
     with HTTPServer(("127.0.0.1", 0), Schema) as server:
         threading.Thread(target=server.handle_request, daemon=True).start()
         with refuses("E_ENVIRONMENT_TOOLS_ELSEWHERE", names="openenv:FILE.py:CLASS"):
+            task_source(f"openenv:http://127.0.0.1:{server.server_port}")
+
+
+@pytest.mark.parametrize(
+    "description",
+    [[], "text", {"action": []}, {"action": None}, {"action": {"properties": 3}}, {"action": {"properties": {"a": 1}}}],
+    ids=["list", "text", "action list", "no action", "number", "field"],
+)
+def test_a_server_that_describes_itself_in_another_shape_is_refused(fake_openenv, monkeypatch, description):
+    monkeypatch.setattr(Schema, "description", description)
+    with HTTPServer(("127.0.0.1", 0), Schema) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        with refuses("E_ENVIRONMENT_SILENT", names=str(server.server_port)):
             task_source(f"openenv:http://127.0.0.1:{server.server_port}")
 
 

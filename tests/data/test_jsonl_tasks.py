@@ -11,7 +11,7 @@ from cotrain.config.recipe import check_problems
 from cotrain.core.errors import DataError
 from cotrain.core.types import Grade
 from cotrain.data.columns import Row, without_calculator
-from cotrain.data.few_problems import few_tested_note
+from cotrain.data.few_problems import few_test_problems_note
 from cotrain.data.files import SPLITS, JsonlTasks, benchmark_tasks, split_of
 from cotrain.data.read_rows import read_rows, row_reader
 from cotrain.data.word_problems.source import WordProblems
@@ -249,10 +249,10 @@ def test_a_small_file_is_cut_by_exact_counts(tmp_path):
 def test_few_test_problems_are_told(tmp_path):
     rows = [{"question": f"Q{n}", "answer": "1"} for n in range(240)]
     few = JsonlTasks(write(tmp_path / "a.jsonl", rows[:40]))
-    (note,) = few_tested_note(few)
+    (note,) = few_test_problems_note(few)
     assert note.startswith("note: 4 test problems: ") and "test.jsonl" in note
     enough = JsonlTasks(write(tmp_path / "b.jsonl", rows))
-    assert few_tested_note(enough) == [] and few_tested_note(WordProblems()) == []
+    assert few_test_problems_note(enough) == [] and few_test_problems_note(WordProblems()) == []
     few.close()
     enough.close()
 

@@ -95,6 +95,15 @@ def test_rows_without_an_answer_are_problems_without_labels(partly_answered):
     assert from_description(source.describe()).size(UNLABELLED) == 110
 
 
+def test_a_number_of_labels_leaves_rows_without_an_answer_among_the_others(partly_answered):
+    targets = problem_source(None, partly_answered, labelled="answers")
+    parted = with_labels(targets, "5", seed=0)
+    assert parted.size(UNLABELLED) == targets.size("train") - 5 + 110
+    everything = prompts(targets, "train") + prompts(targets, UNLABELLED)
+    assert sorted(prompts(parted, "train") + prompts(parted, UNLABELLED)) == sorted(everything)
+    assert not any(parted.get(UNLABELLED, i).labelled for i in range(parted.size(UNLABELLED)))
+
+
 def test_targets_without_answers_are_measured_on_labelled_problems(partly_answered, file):
     parted = with_labels(problem_source(None, partly_answered, labelled=file), file, seed=0)
     targets, labels = problem_source(None, partly_answered, labelled="answers"), problem_source(None, file)

@@ -48,8 +48,10 @@ def write(path, rows):
 
 def linked(folder, name, rows):
     """A file as in a cache of the Hub: a link to one without an ending."""
-    blob, link = folder / "blobs" / "5f2c9a", folder / "snapshots" / name
-    write(folder / name, rows).rename(blob.parent.mkdir(exist_ok=True) or blob)
+    blob = folder / "blobs" / "5f2c9a"
+    blob.parent.mkdir(exist_ok=True)
+    write(folder / name, rows).rename(blob)
+    link = folder / "snapshots" / name
     link.parent.mkdir(exist_ok=True)
     link.symlink_to(blob)
     return link
@@ -71,7 +73,7 @@ def test_a_link_is_read_as_it_is_called(ending, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("ending", [".jsonl.gz", ".parquet"])
-def test_so_are_programs_reviews_labels_and_pairs(ending, tmp_path):
+def test_links_to_programs_reviews_labels_and_pairs_are_read_as_they_are_called(ending, tmp_path):
     folders = [tmp_path / name for name in ("code", "reviews", "labels", "pairs")]
     for folder in folders:
         folder.mkdir()
@@ -159,13 +161,14 @@ def test_a_split_in_two_files_and_a_column_twice_are_refused(tmp_path):
 
 
 def test_parts_by_name(tmp_path):
-    names = {
+    split_by_name = {
         "train.jsonl": "train",
         "test-00000-of-00003.parquet": "test",
         "val.csv.gz": "validation",
         "a.b.csv": "a.b",
     }
-    assert {name: split_named_by(tmp_path / name) for name in names} == names
+    for name, split in split_by_name.items():
+        assert split_named_by(tmp_path / name) == split
 
 
 def test_files_of_no_split_and_rows_of_two_splits_are_told(tmp_path):

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cotrain.data.sources import from_description, task_source
+from cotrain.data.sources import from_description, problem_source, task_source
 from tests.sentences import refuses
 
 
@@ -25,6 +25,16 @@ def test_wrong_names_and_data():
         task_source("gsm8", "x")
     with refuses("E_UNKNOWN_TASK_SOURCE"):
         task_source("gym")
+
+
+def test_word_problems_of_so_many_steps_go_with_neither_a_file_nor_another_number():
+    assert problem_source("words:2-4", None).operations == (2, 4)
+    with refuses("E_GENERATED_TASKS_WITH_DATA", names="--data x.jsonl"):
+        problem_source("words:2-4", "x.jsonl")
+    with refuses("E_GENERATED_TASKS_LENIENT"):
+        problem_source("words:2-4", None, lenient=True)
+    with refuses("E_OPERATIONS_NEED_WORDS", names="'words:2-4'"):
+        problem_source("words:2-4", None, (2, 3))
 
 
 def test_settings_of_reasoning_gym_in_the_name():

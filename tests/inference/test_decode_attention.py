@@ -14,8 +14,11 @@ TILES = [0, 0, 1, 0]  # of four rows
 
 
 def scene(scale: float = 1.0):
-    """Two prompts of 5 and 3 tokens, own tokens 4, 4, 2, 1; the whole keys and values of each row, and
-    ``DecodeReads``."""
+    """Four rows that decode after two prompts: a query for each; its keys and values, those of its prompt and its own
+    in one piece; and the same as ``DecodeReads``, where each prompt occurs once.
+
+    The prompts have 5 and 3 tokens, the rows 4, 4, 2 and 1 own ones. Both are padded on the left to 5.
+    """
     generator = torch.Generator().manual_seed(0)
 
     def drawn(*shape: int) -> torch.Tensor:
@@ -25,19 +28,18 @@ def scene(scale: float = 1.0):
     keys, values = drawn(4, KEY_HEADS, 5, WIDTH), drawn(4, KEY_HEADS, 5, WIDTH)
     values[:, :, 0] = 0
     prompt_hidden, own_hidden = torch.tensor([0, 2]), torch.tensor([1, 1, 3, 4])
-    whole = [
-        tuple(
-            torch.cat([prompts[tile, :, prompt_hidden[tile] :], own[row, :, own_hidden[row] :]], 1)
-            for prompts, own in ((prompt_keys, keys), (prompt_values, values))
-        )
-        for row, tile in enumerate(TILES)
-    ]
+    whole = []
+    for row, tile in enumerate(TILES):
+        of_prompt, of_row = slice(int(prompt_hidden[tile]), None), slice(int(own_hidden[row]), None)
+        row_keys = torch.cat([prompt_keys[tile, :, of_prompt], keys[row, :, of_row]], 1)
+        row_values = torch.cat([prompt_values[tile, :, of_prompt], values[row, :, of_row]], 1)
+        whole.append((row_keys, row_values))
 
     def mask(hidden: torch.Tensor) -> torch.Tensor:
         seen = torch.arange(5) >= hidden[:, None]
         return torch.where(seen, 0.0, -torch.inf).repeat_interleave(KEY_HEADS, 0)[:, None]
 
-    seats = [0, 1, 0, 2]
+    seats = [0, 1, 0, 2]  # of each row among the three that a prompt has
     places = torch.tensor(
         [(tile * KEY_HEADS + head) * 3 + seat for tile, seat in zip(TILES, seats, strict=True) for head in (0, 1)]
     )

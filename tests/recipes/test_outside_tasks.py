@@ -128,7 +128,7 @@ def check_playing(name, own):
     """``own``: what the user brings, in which "crates" is a word of every problem."""
     make = find_recipe(name)
     arguments = SMALL | own
-    taken = make.taken
+    taken = make.parameters
     arguments = {key: value for key, value in arguments.items() if key in taken and value is not None}
     trainer = CoTrainer(make(**arguments))
     done = [trainer.step() for _ in range(2)]

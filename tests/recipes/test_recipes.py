@@ -190,7 +190,7 @@ ELSEWHERE = {"demo", "grpo", "tango"}  # in tests/runs/test_run.py, whole runs
 def built(case, cases=CASES):
     name = case.split(":")[0]
     arguments = {"tasks": EASY, **SMALL, **cases[case]}
-    taken = find_recipe(name).taken  # some methods have no group
+    taken = find_recipe(name).parameters  # some methods have no group
     return find_recipe(name)(**{key: value for key, value in arguments.items() if key != "group_size" or key in taken})
 
 

@@ -40,8 +40,10 @@ def test_rows_of_a_library_have_texts_or_contents(tmp_path):
         ("a.jsonl", '{"words": 3}', "E_LIBRARY_ROW: line 1"),
         ("a.jsonl", '{"text": "a"}\n{', "E_LIBRARY_ROW: line 2"),
         ("a.jsonl", "[]", "E_LIBRARY_ROW: line 1"),
+        ("a.jsonl", "[" * 9999, "E_LIBRARY_ROW: line 1 | nested too deeply"),
         ("E_LIBRARY_UNREADABLE: b.txt", None, "E_LIBRARY_UNREADABLE: b.txt"),
     ],
+    ids=["empty", "no text", "no JSON", "a list", "deep", "no file"],
 )
 def test_what_is_no_library_is_refused_with_its_line(name, content, code, tmp_path):
     if content is not None:

@@ -89,10 +89,12 @@ def test_truncate_goes_by_the_step_of_each_row(tmp_path: Path) -> None:
     [
         (b"{]", "E_LINE_NOT_JSON: line 2"),
         (b"", "E_LINE_NOT_JSON: line 2"),
+        (b"[" * 100_000, "E_LINE_NOT_JSON: line 2 | nested too deeply"),
         (b"\xff\xfe", "E_LINE_NOT_JSON: line 2"),
         (b"[1]", "E_LINE_NOT_OBJECT: line 2 | list"),
         (b'{"step": "3"}', "E_LINE_STEP_NOT_NUMBER: line 2 | '3'"),
     ],
+    ids=["no JSON", "empty", "deep", "no UTF-8", "a list", "a step in words"],
 )
 def test_a_bad_line_is_named(tmp_path: Path, line: bytes, code: str) -> None:
     path = tmp_path / "metrics.jsonl"

@@ -71,7 +71,7 @@ def cases() -> dict[str, Callable[[], Recipe]]:
 def _small(name: str) -> Recipe:
     arguments: dict[str, Any] = {"tasks": EASY, **shipped.SMALL, **shipped.CASES[name], **FEWER.get(name, {})}
     build = find_recipe(name)
-    taken = set(build.taken)
+    taken = set(build.parameters)
     return _brief(build(**{k: v for k, v in arguments.items() if k in taken} | {"evaluation_tasks": 1}))
 
 

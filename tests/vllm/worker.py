@@ -102,7 +102,7 @@ def _plain(engine: Any, policy: str, directory: Path) -> Any:
     return LoRARequest(policy, 1 + list(engine._ranks).index(policy), os.fspath(directory))
 
 
-_LEFT_OUT = {
+LEFT_OUT = {  # method of the engine, each the cure of one fault → what vLLM does without it
     "_repack_output": lambda engine: None,
     "_clear_prefix_cache": lambda engine: None,
     "_adapter_request": _plain,
@@ -113,7 +113,7 @@ _LEFT_OUT = {
 def _made(model: str, policies: dict[str, int | None], without: tuple[str, ...], settings: dict[str, Any]) -> Any:
     from cotrain.inference.vllm import VllmEngine, VllmSettings
 
-    kind: Any = type("Maimed", (VllmEngine,), {name: _LEFT_OUT[name] for name in without}) if without else VllmEngine
+    kind: Any = type("Maimed", (VllmEngine,), {name: LEFT_OUT[name] for name in without}) if without else VllmEngine
     own = VllmSettings(cache_mb=settings.pop("cache_mb", 256), rows=settings.pop("rows", 64), context=1024)
     return (engine := kind(model, policies, settings=own, **settings)), engine.context(next(iter(policies)))
 

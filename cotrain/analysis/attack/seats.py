@@ -130,7 +130,7 @@ def play_seats(
 
 def check_same_games(recipes: Mapping[str, Recipe], seats: tuple[str, str]) -> None:
     """Raise ConfigError where runs that are to meet do not play one game."""
-    # others take no part in all of them
+    # Roles that only some of the runs have take no part in the games of all.
     shared_roles = set.intersection(*(set(recipe.roles) for recipe in recipes.values()))
     games = {run: _game_settings(recipe, shared_roles, seats) for run, recipe in recipes.items()}
     first, game = next(iter(games.items()))
@@ -186,7 +186,8 @@ def seat_trainers(
             rival = trainer.policies[RIVAL]
             start = rival.state(), rival.tensors()
         checkpoint = _checkpoint_of(column)
-        rival.load(*(start if checkpoint is None else _as_rival(name, *checkpoint.load())))
+        state, tensors = start if checkpoint is None else _as_rival(name, *checkpoint.load())
+        rival.load(state, tensors)
         trainer.backend.publish(RIVAL, rival.version)
         yield trainer
 
@@ -202,9 +203,8 @@ def _as_rival(
     own_prefix = f".policy-{name}."
     rival_prefix = f".policy-{RIVAL}."
     moments = [moment.replace(own_prefix, rival_prefix) for moment in state["optimizer"]]
-    return {**state, "optimizer": moments}, {
-        key.replace(own_prefix, rival_prefix): one for key, one in tensors[name].items()
-    }
+    rival_tensors = {key.replace(own_prefix, rival_prefix): tensor for key, tensor in tensors[name].items()}
+    return {**state, "optimizer": moments}, rival_tensors
 
 
 def _open_trainer(row: RunPoint, recipe: Recipe, rival: Policy, seat: str, device: str) -> CoTrainer:
@@ -246,7 +246,8 @@ def mean_signal(plays: Sequence[tuple[Sequence[Episode], str]], signal: str) -> 
 
     if not all_values:
         return None
-    low, high = min(0.0, *all_values), max(1.0, *all_values)
+    low = min(0.0, *all_values)
+    high = max(1.0, *all_values)
     return make_figure(counts, mean_of_values(low, high), len(all_values))
 
 

@@ -35,7 +35,7 @@ from cotrain.runs.foreign_files import ForeignRollout
 WINDOWS = 10  # most windows of steps
 THIRD = 3
 FEW_PROBLEMS = 10  # fewer say little of other problems
-RATES = {
+RATES = {  # Share(outcomes that are counted, outcomes that they are a share of)
     "false positive rate": Share("fp", "fp tn"),
     "false negative rate": Share("fn", "fn tp"),
     "wrong among accepted": Share("fp", "fp tp"),
@@ -45,10 +45,6 @@ RATES = {
     "right": Share("tp fn", "fp tp fn tn"),
 }
 TRENDS = ("fooled", "false positive rate", "false negative rate", "accepted", "right")
-DENOMINATORS = {
-    "false positive rate": ("fp", "tn"),
-    "false negative rate": ("fn", "tp"),
-}  # the other trends are of all answers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +68,14 @@ def outcome_of(rollout: ForeignRollout) -> str | None:
 
 def error_rates(rollouts: Iterable[ForeignRollout]) -> dict[str, Estimate]:
     """The rates that are defined, with their intervals over problems."""
-    counts: dict[int, dict[str, float]] = {}
-    numbers: dict[str, int] = {}
+    by_problem: dict[str, dict[str, float]] = {}
     for rollout in rollouts:
         outcome = outcome_of(rollout)
         if outcome is None:
             continue
-        problem = numbers.setdefault(rollout.problem, len(numbers))
-        row = counts.setdefault(problem, {"tp": 0.0, "fp": 0.0, "tn": 0.0, "fn": 0.0})
+        row = by_problem.setdefault(rollout.problem, {"tp": 0.0, "fp": 0.0, "tn": 0.0, "fn": 0.0})
         row[outcome] += 1.0
+    counts = dict(enumerate(by_problem.values()))
     total = {}
     for name in ("tp", "fp", "tn", "fn"):
         total[name] = sum(row[name] for row in counts.values())
@@ -107,8 +102,10 @@ def step_windows(rollouts: Sequence[ForeignRollout], most: int = WINDOWS) -> lis
 def cut_steps(steps: Sequence[int], most: int) -> list[Sequence[int]]:
     """Steps in at most ``most`` runs of nearly the same length, none of them empty."""
     count = min(most, len(steps))
-    ends = [round(place * len(steps) / count) for place in range(count + 1)] if count else [0]
-    return [steps[start:end] for start, end in pairwise(ends)]
+    if count == 0:
+        return []
+    bounds = [round(place * len(steps) / count) for place in range(count + 1)]
+    return [steps[start:end] for start, end in pairwise(bounds)]
 
 
 # -- trends
@@ -128,14 +125,14 @@ SLOPE = Bounded(_slope, -math.inf, math.inf, frozenset(("n", "x", "y", "xy", "xx
 def slope_of(points: Iterable[tuple[str, float, float]]) -> Estimate | None:
     """The slope of y on x, of points (problem, x, y), with its interval over problems; None where there is no slope or
     a single problem."""
-    counts: dict[int, dict[str, float]] = {}
-    numbers: dict[str, int] = {}
+    by_problem: dict[str, dict[str, float]] = {}
     n = 0
     for problem, x, y in points:
-        row = counts.setdefault(numbers.setdefault(problem, len(numbers)), dict.fromkeys(sorted(SLOPE.names), 0.0))
+        row = by_problem.setdefault(problem, dict.fromkeys(sorted(SLOPE.names), 0.0))
         for name, value in (("n", 1.0), ("x", x), ("y", y), ("xy", x * y), ("xx", x * x)):
             row[name] += value
         n += 1
+    counts = dict(enumerate(by_problem.values()))
 
     if len(counts) < 2:
         return None
@@ -144,8 +141,10 @@ def slope_of(points: Iterable[tuple[str, float, float]]) -> Estimate | None:
         return None
     if math.isfinite(figure.high - figure.low):
         return Estimate(value=figure.value, low=figure.low, high=figure.high, n=n)
-    half = wilson_interval(0.0, len(counts))[1]  # every problem says the same; one in so many might not
-    return Estimate(value=figure.value, low=figure.value - half, high=figure.value + half, n=n)
+    # Every problem says the same, so the jackknife has no spread. A problem that says otherwise may be as frequent as
+    # one that was not seen in so many.
+    _, half_width = wilson_interval(0.0, len(counts))
+    return Estimate(value=figure.value, low=figure.value - half_width, high=figure.value + half_width, n=n)
 
 
 def error_trends(rollouts: Sequence[ForeignRollout]) -> dict[str, Estimate]:
@@ -156,23 +155,24 @@ def error_trends(rollouts: Sequence[ForeignRollout]) -> dict[str, Estimate]:
     parts = cut_steps(steps, THIRD)
     first_third_ends = parts[0][-1]
     last_third_begins = parts[-1][0]
-    windows_with_truth = []
+    at_the_ends = []  # rollouts of the first and the last third, with their outcomes
     for rollout in rollouts:
         if first_third_ends < rollout.step < last_third_begins:
             continue
         outcome = outcome_of(rollout)
         if outcome is not None:
-            windows_with_truth.append((rollout, outcome))
+            at_the_ends.append((rollout, outcome))
 
     trends = {}
     for name in TRENDS:
-        top = RATES[name].top.split()
-        bottom = DENOMINATORS.get(name, ("tp", "fp", "tn", "fn"))
-        points = [
-            (rollout.problem, float(rollout.step >= last_third_begins), float(outcome in top))
-            for rollout, outcome in windows_with_truth
-            if outcome in bottom
-        ]
+        counted = RATES[name].top.split()
+        out_of = RATES[name].bottom.split()
+        points = []
+        for rollout, outcome in at_the_ends:
+            if outcome in out_of:
+                is_late = float(rollout.step >= last_third_begins)
+                points.append((rollout.problem, is_late, float(outcome in counted)))
+        # With x = 0 in the first third and 1 in the last, the slope is the difference of the two shares.
         slope = slope_of(points)
         if slope is not None:
             trends[name] = slope.clip_to(-1.0, 1.0)

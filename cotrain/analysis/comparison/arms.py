@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from cotrain.config.policies import Learning
 from cotrain.config.recipe import Recipe, check_due, check_problems
 from cotrain.config.registry import find_recipe, make_recipe
 from cotrain.core.errors import ConfigError, UnknownName, UserError
+from cotrain.core.input_files import parse_json
 from cotrain.core.nearest_names import current_name, nearest_name
 from cotrain.reports.compare_words import slug_of
 from cotrain.runs.check_models import check_models
@@ -112,7 +112,7 @@ def make_arm(
 def _check_parameters(arm: Arm) -> None:
     """Raise UnknownName for a parameter that the recipe of an arm does not have: the recipe's that was meant, or what a
     comparison sets."""
-    parameters = find_recipe(arm.target).taken
+    parameters = find_recipe(arm.target).parameters
     for name in arm.arguments:
         near = nearest_name(name, [*parameters, *SET_BY_COMPARISON])
         is_of_comparison = near in SET_BY_COMPARISON and near not in parameters
@@ -122,7 +122,7 @@ def _check_parameters(arm: Arm) -> None:
 
 def _parse_value(text: str) -> Any:
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except ValueError:
         return {"True": True, "False": False, "None": None}.get(text, text)
     return tuple(value) if isinstance(value, list) else value
@@ -152,7 +152,7 @@ def recipe_of_arm(arm: Arm, source: Mapping[str, Any], overrides: Sequence[str],
         check_problems(recipe)
         check_models(recipe)
         if not begun:
-            has_warmup = "warmup" in find_recipe(arm.target).taken
+            has_warmup = "warmup" in find_recipe(arm.target).parameters
             warmup_flag = f"{arm.target}:warmup=" if has_warmup else ""
             check_due(recipe, steps_flag="--batches", warmup_flag=warmup_flag)
         return recipe

@@ -15,7 +15,7 @@ from pathlib import Path
 from cotrain.config.edits import override_text, overrides_since
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UserError
-from cotrain.core.input_files import read_regular
+from cotrain.core.input_files import parse_json, read_regular
 from cotrain.formats.solutions import parse_solution
 from cotrain.runs.choose_formats import AnswerFormat, Reading, Say, choose_formats, is_package_model, reviews_steps
 from cotrain.storage.file_ops import replace_file
@@ -84,7 +84,7 @@ def load_answers(out: Path) -> dict[str, list[str]]:
         return {}
     try:
         answers = {}
-        for label, settings in json.loads(read_regular(path)).items():
+        for label, settings in parse_json(read_regular(path)).items():
             answers[str(label)] = [str(setting) for setting in settings]
         return answers
     except (OSError, ValueError, AttributeError, TypeError) as error:

@@ -39,10 +39,11 @@ from cotrain.analysis.comparison.rates import choose_rates, rate_settings
 from cotrain.analysis.comparison.runs import collect_run, run_command
 from cotrain.analysis.comparison.waves import RunKey, run_at_equal_cost
 from cotrain.core.errors import ConfigError
-from cotrain.core.input_files import read_regular
+from cotrain.core.input_files import parse_json, read_regular
 from cotrain.core.nearest_names import current_name
 from cotrain.core.threads import usable_cores
-from cotrain.data.few_problems import few_tested_note
+from cotrain.core.verbosity import count_of
+from cotrain.data.few_problems import few_test_problems_note
 from cotrain.reports.compare_markdown import comparison_markdown
 from cotrain.reports.compare_overview import few_tested_words
 from cotrain.reports.compare_reach import find_levels, levels_json
@@ -68,7 +69,7 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
     check_directory(plan, arms)  # before a look at the answers of models, which may take minutes
     task_flags = plan.problem_arguments
     source = plan.task_argument()
-    how = AnswerFormat(
+    answer_format = AnswerFormat(
         answer=plan.answer_format,
         prompt=plan.prompt,
         steps_as=plan.steps_as,
@@ -76,19 +77,25 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
         verifier_prompt=plan.verifier_prompt,
     )
     begun_labels = {arm.label for arm in arms if (plan.out / arm.slug).exists()}
-    for note in {note: None for recipe in recipes.values() for note in few_tested_note(recipe.tasks)}:
+    notes: dict[str, None] = {}  # a set in order: each note once
+    for recipe in recipes.values():
+        notes |= dict.fromkeys(few_test_problems_note(recipe.tasks))
+    for note in notes:
         say(note)
-    answers = asking.answer_settings(recipes, how, out=plan.out, device=plan.device, say=say, begun=begun_labels)
+    answers = asking.answer_settings(
+        recipes, answer_format, out=plan.out, device=plan.device, say=say, begun=begun_labels
+    )
     claim_directory(plan, arms)
     say(f"watch it in a browser: cotrain view {shlex.quote(str(plan.out))}")
     asking.save_answers(plan.out, answers)
-    count = plan.workers or usable_cores()
+    n_workers = plan.workers or usable_cores()
     say(
-        f"{len(arms)} {'arm' if len(arms) == 1 else 'arms'}, {plan.seeds} {'seed' if plan.seeds == 1 else 'seeds'}, "
-        f"{count} {'run' if count == 1 else 'runs'} at a time; what each says is in {plan.out}/ARM/seed-N.log"
+        f"{count_of(len(arms), 'arm')}, {count_of(plan.seeds, 'seed')}, {count_of(n_workers, 'run')} at a time; what "
+        f"each says is in {plan.out}/ARM/seed-N.log"
     )
 
     def build_command(arm: Arm, seed: int, folder: Path, further: Sequence[str]) -> list[str]:
+        """The command of a run; ``further``: overrides of this run alone."""
         ends = plan.run_ends
         if plan.equal == "updates":  # the number of steps is known, so the time left can be estimated
             ends["steps"] = replace(recipes[arm.label], updates=plan.batches).max_steps
@@ -106,18 +113,21 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
             **task_flags,
         )
 
-    chosen = choose_rates(plan, arms, recipes, build_command, count, say) if plan.rates else {}
+    chosen = choose_rates(plan, arms, recipes, build_command, n_workers, say) if plan.rates else {}
     rates_by_label = {}
     for arm in arms:
         rate = chosen[arm.label]["chosen"] if chosen else None
         rates_by_label[arm.label] = rate_settings(recipes[arm.label], rate)
-    places = {RunKey(arm.label, seed): plan.out / arm.slug / f"seed-{seed}" for seed in plan.each_seed for arm in arms}
+    folder_of_run: dict[RunKey, Path] = {}
+    for seed in plan.each_seed:
+        for arm in arms:
+            folder_of_run[RunKey(arm.label, seed)] = plan.out / arm.slug / f"seed-{seed}"
     by_label = {arm.label: arm for arm in arms}
 
-    def own_command(place: RunKey) -> list[str]:
-        return build_command(by_label[place.label], place.seed, places[place], rates_by_label[place.label])
+    def own_command(run: RunKey) -> list[str]:
+        return build_command(by_label[run.label], run.seed, folder_of_run[run], rates_by_label[run.label])
 
-    dearest = run_at_equal_cost(plan, places, own_command, count, say)
+    dearest = run_at_equal_cost(plan, folder_of_run, own_command, n_workers, say)
     result: dict[str, Any] = {
         "batches": plan.batches,
         "equal": plan.equal,
@@ -129,13 +139,14 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
     }
     result["budget"] = plan.budget
     if dearest is not None:
-        result["dearest"], result["budget"] = dearest
+        result["dearest"] = dearest.label
+        result["budget"] = dearest.budget
     for arm in arms:
         recipe = recipes[arm.label]
         if chosen:
             recipe = recipe_of_arm(arm, source, (*plan.run_overrides, *rates_by_label[arm.label]), begun=True)
         leading = recipe.objectives[recipe.leading_objective].policy
-        seeds = [collect_run(places[RunKey(arm.label, s)], s, leading) for s in plan.each_seed]
+        seeds = [collect_run(folder_of_run[RunKey(arm.label, s)], s, leading) for s in plan.each_seed]
         result["recipes"][arm.label] = {"settings": shown_settings(recipe), "seeds": seeds}
 
     result |= comparison_table(result)
@@ -144,7 +155,7 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
         result["lines"].insert(0, few)
     folders = {}
     for arm in arms:
-        folders[arm.label] = [places[RunKey(arm.label, seed)] for seed in plan.each_seed]
+        folders[arm.label] = [folder_of_run[RunKey(arm.label, seed)] for seed in plan.each_seed]
     write_results(result, plan.out, {"training.svg": training_svg(folders)})
     return result
 
@@ -153,7 +164,7 @@ def write_results(result: dict[str, Any], out: Path, further: Mapping[str, str])
     """Write a comparison with its table, and ``further`` pictures. The Markdown and the pictures hold no paths of this
     machine. What each test problem says at the end stands in ``problems.json.gz`` (arm → seed → figure → problem →
     value): from it every figure of the end can be computed again, without the runs."""
-    runs = runs_of(result)
+    runs = runs_of(result)  # with the values by problem, which leave ``result`` below: compare.json has none
     problems: dict[str, dict[str, Any]] = {}
     for label, arm in result["recipes"].items():
         problems[label] = {str(run["seed"]): run.pop("problems", {}) for run in arm["seeds"]}
@@ -196,8 +207,8 @@ def claim_directory(plan: ComparisonPlan, arms: Sequence[Arm]) -> None:
 def check_directory(plan: ComparisonPlan, arms: Sequence[Arm]) -> dict[str, Any]:
     """Return the settings of a comparison, to which its directory belongs; more seeds and other arms may be added
     later. Raises ConfigError for a directory that holds something else, or a comparison with other settings."""
-    free = {"arms", "seeds", "out", "checkpoint_every", "workers", "device", "changed_code"}
-    names = [name for name in ComparisonPlan.__dataclass_fields__ if name not in free]
+    may_differ = {"arms", "seeds", "out", "checkpoint_every", "workers", "device", "changed_code"}
+    names = [name for name in ComparisonPlan.__dataclass_fields__ if name not in may_differ]
     settings: dict[str, Any] = json.loads(json.dumps({name: getattr(plan, name) for name in names}))
     settings |= {"arms": [arm.label for arm in arms]}
     out = plan.out
@@ -208,7 +219,7 @@ def check_directory(plan: ComparisonPlan, arms: Sequence[Arm]) -> dict[str, Any]
             f"{out} holds something else than a comparison; choose another --out", code="E_OUT_NOT_COMPARISON"
         )
     try:
-        saved = json.loads(read_regular(path)) if path.exists() else None
+        saved = parse_json(read_regular(path)) if path.exists() else None
         if saved is not None and not isinstance(saved, dict):
             raise ValueError("not an object")
     except (OSError, ValueError) as error:
@@ -216,8 +227,9 @@ def check_directory(plan: ComparisonPlan, arms: Sequence[Arm]) -> dict[str, Any]
             f"{path} is damaged ({error}); restore it, or choose another --out", code="E_COMPARISON_DAMAGED"
         ) from error
     if saved is not None:
-        newer_settings = {f.name: f.default for f in fields(ComparisonPlan) if f.name in names}
-        saved = newer_settings | {current_name(name, names) or name: value for name, value in saved.items()}
+        # A version that did not have a setting yet, or called it otherwise, had its default.
+        defaults = {f.name: f.default for f in fields(ComparisonPlan) if f.name in names}
+        saved = defaults | {current_name(name, names) or name: value for name, value in saved.items()}
     if saved is not None and _settings_by_name({**saved, "arms": settings["arms"]}) != _settings_by_name(settings):
         changed = sorted(name for name in {*saved, *settings} - {"arms"} if saved.get(name) != settings.get(name))
         old_values = ", ".join(f"{name} {json.dumps(saved.get(name))}" for name in changed)

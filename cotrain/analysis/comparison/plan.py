@@ -17,7 +17,7 @@ from cotrain.reports.compare_words import EQUAL
 
 TEST_PROBLEMS = 256  # problems of each seed, where nothing else is set
 
-MOST_COUNTS = {
+MOST_COUNTS = {  # field → the largest number that it takes; each is at least 1
     "seeds": 10_000,
     "batches": 10_000_000,
     "rate_seeds": 10_000,
@@ -43,20 +43,23 @@ class ComparisonPlan:
     measure: str = ""  # figure by which rates are chosen; "": the first solver's pass@1
     evaluate_every: int = 10
     overrides: tuple[str, ...] = ()  # dotted.path=value, for every arm
-    tasks: str | None = None  # as ``cotrain run`` has these four
+    # The problems, as the flags of ``cotrain run`` name them.
+    tasks: str | None = None
     data: str | None = None
     operations: tuple[int, int] | None = None
     lenient: bool = False
-    answer_format: str | None = None  # this and the next four, for every arm: as the flags of ``cotrain compare``
+    # How every arm asks and reads its roles, as the flags of ``cotrain compare`` say it.
+    answer_format: str | None = None
     prompt: str | None = None
     steps_as: str | None = None
     verdict: str | None = None
     verifier_prompt: str | None = None
+    # Where and how runs are made, which changes no figure.
     device: str = "auto"
     threads: int = 1  # CPU threads of each run
     checkpoint_every: int = 25  # steps of a run between its checkpoints
     workers: int | None = None  # runs at a time; None: one a core
-    changed_code: bool = False  # whether runs go on, and others begin next to them, with other code than there was
+    changed_code: bool = False  # go on, and begin further runs, though the user's code has changed
 
     def __post_init__(self) -> None:
         for name, most in MOST_COUNTS.items():
@@ -65,12 +68,12 @@ class ComparisonPlan:
                 raise ConfigError(f"compare: {name} is {value}, expected at least 1", code="E_COMPARISON_RANGE")
             if value is not None and value > most:
                 raise ConfigError(f"compare: {name} is {value}, expected at most {most}", code="E_COMPARISON_RANGE")
-        fixed = [arm.label for arm in self.arms if "lr" in arm.arguments] if self.rates else []
-        if fixed:
-            raise ConfigError(
-                f"arm {fixed[0]!r}: lr is chosen from rates; leave it out of the arm, or leave out rates",
-                code="E_LR_AND_RATES",
-            )
+        for arm in self.arms:
+            if self.rates and "lr" in arm.arguments:
+                raise ConfigError(
+                    f"arm {arm.label!r}: lr is chosen from rates; leave it out of the arm, or leave out rates",
+                    code="E_LR_AND_RATES",
+                )
         if self.first_seed < 0:
             raise ConfigError(
                 f"compare: first_seed is {self.first_seed}, expected at least 0", code="E_COMPARISON_RANGE"
@@ -102,8 +105,10 @@ class ComparisonPlan:
 
     @property
     def run_overrides(self) -> tuple[str, ...]:
-        """The same with the length of a run of the first wave."""
-        return (f"evaluate_every={self.evaluate_every}", *self.common_overrides, f"steps={int(self.run_ends['steps'])}")
+        """The same with the length of a run of the first wave: the second one, if there is any, makes runs of cheaper
+        arms longer (``waves.py``)."""
+        steps = int(self.run_ends["steps"])
+        return (f"evaluate_every={self.evaluate_every}", *self.common_overrides, f"steps={steps}")
 
     @property
     def problem_arguments(self) -> dict[str, Any]:
@@ -114,14 +119,20 @@ class ComparisonPlan:
         """The argument of a recipe that holds these problems; none where each arm has its own."""
         if not any(self.problem_arguments.values()):
             return {}
-        labelled = dict(setting.split("=", 1) for setting in self.overrides).get("labelled")
+        labelled = None
+        for override in self.overrides:
+            name, _, value = override.partition("=")  # one without "=" is refused with the arms
+            if name == "labelled":
+                labelled = value
         return {"tasks": problem_source(**self.problem_arguments, labelled=labelled)}
 
     def make_recipes(self, arms: Sequence[Arm]) -> dict[str, Recipe]:
         """Return the recipe that each of these arms will run. Raises UserError for what no run could begin with."""
         source = self.task_argument()
-        begun = {arm.label: (self.out / arm.slug).exists() for arm in arms}
-        recipes = {arm.label: recipe_of_arm(arm, source, self.run_overrides, begun=begun[arm.label]) for arm in arms}
+        recipes = {}
+        for arm in arms:
+            has_runs = (self.out / arm.slug).exists()
+            recipes[arm.label] = recipe_of_arm(arm, source, self.run_overrides, begun=has_runs)
         _check_alike(recipes)
         return recipes
 
@@ -136,11 +147,12 @@ class ComparisonPlan:
 
     def ends_at(self, budget: float) -> dict[str, float]:
         """The budgets that end a run at ``budget``; tokens are a whole number."""
-        return {"steps": ENDLESS, self.equal: round(budget) if self.equal == "tokens" else budget}
+        amount = round(budget) if self.equal == "tokens" else budget
+        return {"steps": ENDLESS, self.equal: amount}
 
 
 def _check_alike(recipes: Mapping[str, Recipe]) -> None:
-    """Arms are measured alike, or their figures could not be compared."""
+    """Raise ConfigError for arms that are not measured alike, as their figures could not be compared."""
     sizes = {label: (r.evaluation.tasks, r.evaluation.group_size) for label, r in recipes.items()}
     (first, first_size), *others = sizes.items()
     for label, size in others:

@@ -41,7 +41,7 @@ def run_command(
     if (folder / "recipe.json").exists():
         with_code = ["--changed-code"] if changed_code else []
         return [*COTRAIN, "resume", str(folder), f"--device={device}", *with_code]
-    parameters = find_recipe(arm.target).taken
+    parameters = find_recipe(arm.target).parameters
     run_flags = {"seed": seed, "steps": int(ends["steps"]), "evaluate_every": evaluate_every}
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in run_flags.items() if name in parameters]
     missing = [

@@ -18,7 +18,7 @@ from cotrain.analysis.comparison.arms import distinct_arms
 from cotrain.analysis.comparison.compare import ComparisonPlan, compare
 from cotrain.analysis.comparison.study_file import Gate, Study, git_status
 from cotrain.core.errors import ConfigError, UnknownName
-from cotrain.core.input_files import read_regular
+from cotrain.core.input_files import parse_json, read_regular
 from cotrain.core.statistics import Estimate
 from cotrain.core.verbosity import count_of
 from cotrain.reports.compare_overview import alarm_cells
@@ -72,7 +72,7 @@ def _begin_study(study: Study) -> dict[str, Any]:
         _write_study(study, document)
         return document
     try:
-        document = json.loads(read_regular(path))
+        document = parse_json(read_regular(path))
         old_hash = document["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(

@@ -51,13 +51,11 @@ from cotrain.core.nearest_names import nearest_name
 from cotrain.reports.compare_words import slug_of
 
 STUDY_KEYS = ("hypothesis", "measure", "model", "out", "arms", "parts", "gate")
-PART_KEYS = tuple(
-    f.name
-    for f in dataclasses.fields(ComparisonPlan)
-    if f.name not in ("arms", "out", "measure", "workers", "device", "changed_code")
-)
+NOT_OF_PARTS = ("arms", "out", "measure", "workers", "device", "changed_code")  # those of the study, or of its command
+PART_KEYS = tuple(field.name for field in dataclasses.fields(ComparisonPlan) if field.name not in NOT_OF_PARTS)
 ARM_KEYS = ("recipe", "overrides")  # of an arm; the others are parameters of its recipe
-SET_BY_STUDY = {name: f"the study's key {name}" for name in SET_BY_COMPARISON}  # as a comparison sets it by a flag
+# Parameters that an arm may not set → what sets them, as errors name it.
+SET_BY_STUDY = {name: f"the study's key {name}" for name in SET_BY_COMPARISON}
 SET_BY_STUDY |= {
     "seed": "the study's key seeds",
     "steps": "the study's key batches",
@@ -85,16 +83,17 @@ class Gate:
     def in_words(self) -> str:
         figure = f"{self.arm} minus {self.minus}" if self.minus else self.arm
         place = "gain over the start" if self.at == "gain" else f"at the {self.at}"
-        limits = [
-            f"{word} {limit:g}"
-            for word, limit in (("at least", self.at_least), ("at most", self.at_most))
-            if limit is not None
-        ]
+        limits = []
+        if self.at_least is not None:
+            limits.append(f"at least {self.at_least:g}")
+        if self.at_most is not None:
+            limits.append(f"at most {self.at_most:g}")
         return f"{figure}, {self.measure} {place} of {self.part!r}: {' and '.join(limits)}"
 
     def holds(self, value: float) -> bool:
-        low = self.at_least is None or value >= self.at_least
-        return low and (self.at_most is None or value <= self.at_most)
+        is_high_enough = self.at_least is None or value >= self.at_least
+        is_low_enough = self.at_most is None or value <= self.at_most
+        return is_high_enough and is_low_enough
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,18 +126,19 @@ def read_study(path: Path, *, workers: int | None = None, device: str = "cpu", c
             code="E_STUDY_KEY_MISSING",
         )
     out = Path(_require_type(path, "out", table["out"], str))
-    arms = tuple(
-        distinct_arms([_read_arm(path, name, spec, table.get("model")) for name, spec in table["arms"].items()])
-    )
-    common = {key: table[key] for key in PART_KEYS if key in table}
-    fixed = {
+    arm_tables = _require_table(path, "arms", table["arms"], "[arms.grpo]")
+    arms = tuple(distinct_arms([_read_arm(path, name, spec, table.get("model")) for name, spec in arm_tables.items()]))
+    common = {key: table[key] for key in PART_KEYS if key in table}  # keys of every part
+    fixed = {  # what no part can change
         "arms": arms,
         "measure": _require_type(path, "measure", table["measure"], str),
         "workers": workers,
         "changed_code": changed_code,
         "device": device,
     }
-    part_tables = table.get("parts") or {SINGLE_PART: {}}
+    part_tables: Mapping[str, Any] = {SINGLE_PART: {}}
+    if table.get("parts"):
+        part_tables = _require_table(path, "parts", table["parts"], '[parts."4 steps"]')
     for name in part_tables:
         alike = [other for other in part_tables if slug_of(other) == slug_of(name)]
         if len(alike) > 1 or not slug_of(name).strip("."):
@@ -146,7 +146,9 @@ def read_study(path: Path, *, workers: int | None = None, device: str = "cpu", c
                 f"{path}: {' and '.join(map(repr, alike))} cannot be directories of parts; rename one",
                 code="E_STUDY_PARTS_ALIKE",
             )
-    parts = {name: _read_plan(path, common, part, fixed, out / slug_of(name)) for name, part in part_tables.items()}
+    parts = {}
+    for name, part in part_tables.items():
+        parts[name] = _read_plan(path, common, part, fixed, out / slug_of(name))
     return Study(
         path=path,
         sha256=hashlib.sha256(content).hexdigest(),
@@ -185,7 +187,7 @@ def _read_arm(path: Path, name: str, spec: Any, model: Any) -> Arm:
 def _check_parameter_key(path: Path, arm: str, recipe: str, key: str) -> None:
     """Raise UnknownName for a key of an arm that is no parameter of its recipe and is meant to be another key."""
     try:
-        parameters = find_recipe(recipe).taken
+        parameters = find_recipe(recipe).parameters
     except UserError:
         return  # the arm's recipe is refused when it is built
     if key not in parameters and nearest_name(key, [*parameters, *ARM_KEYS]) in ARM_KEYS:
@@ -205,10 +207,13 @@ def _read_plan(path: Path, common: Mapping[str, Any], part: Any, fixed: Mapping[
     for key in part:
         if key not in PART_KEYS:
             raise UnknownName(f"key of a part of study {path.name}", key, PART_KEYS)
-    merged = {**common, **part}
-    merged["overrides"] = [*common.get("overrides", ()), *part.get("overrides", ())]
     hints = hints_of(ComparisonPlan)
-    values = {key: _require_type(path, key, _as_tuple(value), hints[key]) for key, value in merged.items()}
+
+    def checked(table: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: _require_type(path, key, _as_tuple(value), hints[key]) for key, value in table.items()}
+
+    values = {**checked(common), **checked(part)}
+    values["overrides"] = (*checked(common).get("overrides", ()), *checked(part).get("overrides", ()))
     return ComparisonPlan(**values, **fixed, out=out)
 
 
@@ -219,19 +224,16 @@ def _read_gate(path: Path, spec: Any, parts: Mapping[str, ComparisonPlan], measu
     for key in spec:
         if key not in names:
             raise UnknownName(f"key of the gate of {path.name}", key, names)
-    values = {"part": next(iter(parts)), "measure": measure, **spec}
+    first_part = next(iter(parts))
+    values = {"part": first_part, "measure": measure, "arm": "", **spec}  # "" is no arm, which is said below
     hints = hints_of(Gate)
-    gate = Gate(
-        **{"arm": "", **{key: _require_type(path, f"gate.{key}", value, hints[key]) for key, value in values.items()}}
-    )
-    arms = [arm.label for arm in next(iter(parts.values())).arms]
-    for what, name, allowed in (
-        ("part", gate.part, list(parts)),
-        ("arm", gate.arm, arms),
-        ("arm", gate.minus or arms[0], arms),
-    ):
-        if name not in allowed:
-            raise UnknownName(f"{what} of the gate of {path.name}", name, allowed)
+    gate = Gate(**{key: _require_type(path, f"gate.{key}", value, hints[key]) for key, value in values.items()})
+    if gate.part not in parts:
+        raise UnknownName(f"part of the gate of {path.name}", gate.part, list(parts))
+    arms = [arm.label for arm in parts[first_part].arms]  # all parts have the same
+    for arm in (gate.arm, gate.minus):
+        if arm is not None and arm not in arms:
+            raise UnknownName(f"arm of the gate of {path.name}", arm, arms)
     if gate.at not in GATE_PLACES:
         raise UnknownName(f"at of the gate of {path.name}", gate.at, GATE_PLACES)
     if gate.at == "gain" and gate.minus is not None:
@@ -251,6 +253,12 @@ def _read_gate(path: Path, spec: Any, parts: Mapping[str, ComparisonPlan], measu
 def _require_type(path: Path, key: str, value: Any, hint: Any) -> Any:
     if not fits_hint(value, hint):
         raise ConfigError(f"{path}: {key} is {value!r:.80}; expected {kind_of(hint)}", code="E_STUDY_VALUE")
+    return value
+
+
+def _require_table(path: Path, key: str, value: Any, example: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{path}: {key} is {value!r:.80}; expected tables, as in {example}", code="E_STUDY_NOT_TABLE")
     return value
 
 
@@ -280,10 +288,13 @@ def _ask_git(path: Path) -> dict[str, Any]:
             "words": "no git repository here, so nobody can say that it was committed",
         }
 
+    # The file by its content: the newest commit may have it under another name.
     blob = _run_git(path, "hash-object", path.name)
-    now = (_run_git(path, "ls-tree", "-r", "--full-tree", "HEAD") or "").splitlines()
-    in_head = any(line.split()[2] == blob for line in now)
-    log = _run_git(path, "log", "--reverse", "--format=%H %cs", f"--find-object={blob}") if in_head else None
+    lines_of_head = (_run_git(path, "ls-tree", "-r", "--full-tree", "HEAD") or "").splitlines()
+    in_head = any(line.split()[2] == blob for line in lines_of_head)  # mode, type, hash, name
+    log = None
+    if in_head:
+        log = _run_git(path, "log", "--reverse", "--format=%H %cs", f"--find-object={blob}")
     if log:
         commit, _, date = log.splitlines()[0].partition(" ")
         words = f"git says that it was committed in {commit[:12]} ({date}) and unchanged when the study began"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 from cotrain.analysis.comparison.runs import is_done
 from cotrain.core.errors import CotrainError, UserError
-from cotrain.core.input_files import read_regular
+from cotrain.core.input_files import parse_json, read_regular
 from cotrain.core.verbosity import clock_text, count_of
 from cotrain.distributed.device_memory import PARALLEL_RUNS
 from cotrain.metrics.steps import budget_share
@@ -159,7 +158,7 @@ def share_done(folder: Path) -> float:
     try:
         if (folder / "summary.json").exists():
             return 1.0
-        written = json.loads(read_regular(folder / "recipe.json"))
+        written = parse_json(read_regular(folder / "recipe.json"))
         return min(0.99, budget_share(written.get("settings", {}) | {"steps": written["steps"]}, costs_of(folder)[-1]))
     except (OSError, ValueError, KeyError, TypeError, CotrainError):
         return 0.0
@@ -168,7 +167,7 @@ def share_done(folder: Path) -> float:
 def alarms_suffix(folder: Path) -> str:
     """The alarms of a run that is done, each once, as the end of a line; nothing where none fired."""
     try:
-        fired = json.loads(read_regular(folder / "summary.json"))["alarms"]
+        fired = parse_json(read_regular(folder / "summary.json"))["alarms"]
         bands = dict.fromkeys(alarm["band"] for alarm in fired)
     except (OSError, ValueError, KeyError, TypeError):
         return ""

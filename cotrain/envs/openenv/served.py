@@ -16,7 +16,6 @@ run in the server and are refused by name, starting servers. ``tasks.py`` plays 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +23,7 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 from cotrain.core.errors import ConfigError, DataError, UnknownName, UserError, install_extra
-from cotrain.core.input_files import MOST_HANDWRITTEN
+from cotrain.core.input_files import MOST_HANDWRITTEN, parse_json
 from cotrain.core.seeding import seed_of
 from cotrain.core.types import Grade, Task
 from cotrain.data.files import SPLITS, split_of
@@ -76,7 +75,7 @@ class OpenEnvTasks:
             ) from error
         if size < 1:
             raise ConfigError(f"size must be at least 1, not {size}", code="E_TASKS_SIZE")
-        self._client = GenericEnvClient
+        self._client_class = GenericEnvClient
         address, named = split_address(url, ("prompt", "action"))
         parts = urlsplit(address)
         if parts.scheme not in ("http", "https", "ws", "wss") or not parts.netloc:
@@ -86,13 +85,16 @@ class OpenEnvTasks:
                 code="E_ENVIRONMENT_ADDRESS",
             )
         self._address = address.rstrip("/")
-        self._limits = (size, right_at, deadline_s)
+        self._size = size
+        self._right_at = right_at
+        self._deadline_s = deadline_s
         self.name = f"openenv:{self._address}"
         self._prompts: dict[tuple[str, int], tuple[int, str]] = {}  # seed and prompt of the tasks that were asked for
         named |= dict(fields or {})
         self._action = named.get("action") or self._find_action_field()
-        self._prompt = named.get("prompt", "")
-        first, second = self._reset_prompt(0), self._reset_prompt(0)
+        self._prompt = named.get("prompt", "")  # found at the first reset where it is not named
+        first = self._reset_prompt(0)
+        second = self._reset_prompt(0)
         if first != second:
             raise ConfigError(
                 f"{self.name}: two resets with seed 0 give two prompts; a task source must repeat itself",
@@ -105,34 +107,29 @@ class OpenEnvTasks:
         if not 0 <= index < self.size(split):
             raise IndexError(f"{self.name}: no task {index} in split {split!r} of {self.size(split)}")
         task_id = f"{self.name}/{split}/{index}"
-        if (split, index) not in self._prompts:
-            self._prompts[split, index] = self._draw_prompt(split, index)
-        prompt = self._prompts[split, index][1]
+        _, prompt = self._seed_and_prompt(split, index)
         return Task(id=task_id, prompt=prompt, gold=None, solution=None, difficulty=0.0, grader=self.grader)
 
     def size(self, split: str) -> int:
         if split not in SPLITS:
             raise UnknownName("split", split, SPLITS)
-        return self._limits[0]
+        return self._size
 
     def describe(self) -> dict[str, Any]:
         """``OpenEnvTasks(**source.describe()["settings"])`` is this source, as long as the server is the same."""
-        size, right_at, deadline_s = self._limits
-        fields = {"prompt": self._prompt, "action": self._action}
         settings = {
             "url": self._address,
-            "size": size,
-            "right_at": right_at,
-            "deadline_s": deadline_s,
-            "fields": fields,
+            "size": self._size,
+            "right_at": self._right_at,
+            "deadline_s": self._deadline_s,
+            "fields": {"prompt": self._prompt, "action": self._action},
         }
         return {"kind": "openenv", "settings": settings}
 
     def grade_answer(self, task: Task, answer: str) -> Grade:
         """The server's reward for an answer; None, with a reason, wherever it gives none."""
         _, split, index = task.id.rsplit("/", 2)
-        self.get(split, int(index))
-        seed, prompt = self._prompts[split, int(index)]
+        seed, prompt = self._seed_and_prompt(split, int(index))
         try:
             with self._open_session() as session:
                 if self._prompt_in(session.reset(seed=seed).observation) != prompt:
@@ -150,20 +147,27 @@ class OpenEnvTasks:
 
         if not math.isfinite(reward):
             return Grade(value=None, reason="reward not finite")
-        return Grade(value=reward >= self._limits[1])
+        return Grade(value=reward >= self._right_at)
 
     def close(self) -> None:
         """Nothing is held between grades."""
 
     def _open_session(self) -> Any:
-        deadline_s = self._limits[2]
-        client = self._client(base_url=self._address, connect_timeout_s=deadline_s, message_timeout_s=deadline_s)
+        wait = self._deadline_s
+        client = self._client_class(base_url=self._address, connect_timeout_s=wait, message_timeout_s=wait)
         return client.sync()
+
+    def _seed_and_prompt(self, split: str, index: int) -> tuple[int, str]:
+        """Those of a task, which are drawn once."""
+        if (split, index) not in self._prompts:
+            self._prompts[split, index] = self._draw_prompt(split, index)
+        return self._prompts[split, index]
 
     def _draw_prompt(self, split: str, index: int) -> tuple[int, str]:
         for attempt in range(ATTEMPTS):
             seed = seed_of("openenv", self._address, split, index, attempt) % 2**31
-            if split_of(prompt := self._reset_prompt(seed)) == split:
+            prompt = self._reset_prompt(seed)
+            if split_of(prompt) == split:
                 return seed, prompt
         raise DataError(
             f"{self.name}: too few different prompts for a {split!r} split; does it make use of its seed?",
@@ -188,15 +192,20 @@ class OpenEnvTasks:
 
     def _find_action_field(self) -> str:
         """The one text field that an action needs, by the server's description of itself."""
-        address = self._address.replace("ws", "http", 1) if self._address.startswith("ws") else self._address
+        address = self._address
+        if address.startswith("ws"):
+            address = "http" + address.removeprefix("ws")  # ws:// → http://, wss:// → https://
         try:
-            with urlopen(f"{address}/schema", timeout=self._limits[2]) as reply:
-                action = json.loads(reply.read(MOST_HANDWRITTEN))["action"]
-        except (OSError, ValueError, KeyError) as error:
+            with urlopen(f"{address}/schema", timeout=self._deadline_s) as reply:
+                action = parse_json(reply.read(MOST_HANDWRITTEN))["action"]
+            fields = dict(action.get("properties", {}))
+            if not all(isinstance(schema, dict) for schema in fields.values()):
+                raise ValueError("its fields are no objects")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # of JSON of another shape, too
             raise ConfigError(
                 f"{self.name} does not describe itself ({error}); is the server running?", code="E_ENVIRONMENT_SILENT"
             ) from error
-        calls_tools = {"tool_name", "arguments"} <= action.get("properties", {}).keys()
+        calls_tools = {"tool_name", "arguments"} <= fields.keys()
         if calls_tools:
             raise ConfigError(
                 f"{self.name} is answered by calls of tools, and its tools run in the server; tools are played where "

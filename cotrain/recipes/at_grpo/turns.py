@@ -80,18 +80,20 @@ async def take_turns(
     cannot be graded fail. Metadata of the first solution: is the last solution right (``team``), and how many ``turns``
     the game had?"""
     check_turns(samples, rounds, pay)
-    problem_key = roles.solver.whole_group  # a problem that is drawn twice has two groups
+    problem_key = roles.solver.whole_group  # by its place in the step: a problem that is drawn twice has two groups
     turns_to_pay: list[ScoredTurn] = []  # with pay="end": all turns of the game
 
-    def pay_turns(entries: Sequence[ScoredTurn]) -> Turn:
-        """Reward these turns, or keep them until the end. Returns the best one, with which the game goes on."""
+    def pay_turns(entries: Sequence[ScoredTurn]) -> None:
+        """Reward these turns, or keep them until the end."""
         if pay == "end":
             turns_to_pay.extend(entries)
-        else:
-            for entry in entries:
-                entry.turn.reward(TURN_REWARD, entry.worth(alpha, local))
-        best = max(entries, key=lambda entry: entry.worth(alpha, local))
-        return best.turn
+            return
+        for entry in entries:
+            entry.turn.reward(TURN_REWARD, entry.worth(alpha, local))
+
+    def best_of(entries: Sequence[ScoredTurn]) -> Turn:
+        """The turn with which the game goes on: the first of the best ones."""
+        return max(entries, key=lambda entry: entry.worth(alpha, local)).turn
 
     group_of_first = group_key(group, problem_key, 0, REASONER)
     drafts = await roles.solver.many(samples, group=group_of_first, problem=task.prompt)
@@ -102,11 +104,14 @@ async def take_turns(
 
     n_turns = 0
     while solutions:
-        solution = pay_turns(
-            [ScoredTurn(turn, float(CORRECT.require(turn)), turn.parsed.format_score) for turn in solutions]
-        )
+        scored_solutions = []
+        for turn in solutions:
+            scored_solutions.append(ScoredTurn(turn, float(CORRECT.require(turn)), turn.parsed.format_score))
+        pay_turns(scored_solutions)
+        solution = best_of(scored_solutions)
         n_turns += 1
-        if n_turns > 2 * rounds or not solution.parsed.ok:
+        was_last_round = n_turns > 2 * rounds  # a round is a review and a revision
+        if was_last_round or not solution.parsed.ok:
             break
 
         is_right = CORRECT.require(solution)
@@ -116,7 +121,8 @@ async def take_turns(
         for turn in reviews:
             agrees = turn.parsed.ok and turn.parsed.final == is_right
             scored_reviews.append(ScoredTurn(turn, float(is_right), float(agrees)))
-        best_review = pay_turns(scored_reviews)
+        pay_turns(scored_reviews)
+        best_review = best_of(scored_reviews)
         n_turns += 1
         says_right = best_review.parsed.ok and best_review.parsed.final
         if says_right:
@@ -132,6 +138,7 @@ async def take_turns(
         )
         solutions = [revision for revision in revisions if await examine(task, roles, revision) is not None]
 
+    # ``solution`` is the last one that goes on: where no revision could be graded, the one before.
     team_right = CORRECT.require(solution)
     for entry in turns_to_pay:
         at_end = replace(entry, team=float(team_right))

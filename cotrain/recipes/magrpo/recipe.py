@@ -43,7 +43,7 @@ from cotrain.metrics.heldout import Measure
 from cotrain.recipes.magrpo.halves import Halves
 from cotrain.recipes.magrpo.joint import Pairing
 from cotrain.recipes.magrpo.rewarded import (
-    MOST,
+    MOST_AGENTS,
     JointReward,
     act_together,
     agent_roles,
@@ -77,10 +77,10 @@ def magrpo(
     measures: tuple[Measure, ...] = MEASURES
     if joint_reward is not None:
         assert not isinstance(joint_reward, str)  # ``@recipe`` has loaded FILE.py:FUNCTION
-        if silent or sees != "half" or not 2 <= agents <= MOST:
+        if silent or sees != "half" or not 2 <= agents <= MOST_AGENTS:
             raise ConfigError(
-                f"magrpo: joint_reward with {agents} agents, silent={silent} and sees={sees!r}; expected 2 to {MOST} "
-                "agents, and neither silent nor sees, which are about halves",
+                f"magrpo: joint_reward with {agents} agents, silent={silent} and sees={sees!r}; expected 2 to "
+                f"{MOST_AGENTS} agents, and neither silent nor sees, which are about halves",
                 code="E_SETTING_RANGE",
             )
         check_joint_reward(joint_reward)

@@ -33,8 +33,8 @@ from cotrain.rollout.event_loop import gather
 from cotrain.rollout.role import Role, Turn, as_reward
 from cotrain.rollout.runner import Roles
 
-MOST = 8  # agents, at most
-TOKENS = 256  # tokens of an answer, at most
+MOST_AGENTS = 8
+MAX_TOKENS = 256  # tokens of an answer
 JointReward = Callable[[Task, Sequence[str]], float | Awaitable[float]]  # the problem, what each agent says
 JOINT_REWARD = Metadata[float]("joint_reward", float, "mean reward of the joint actions that an answer took part in")
 ACT = """{problem}
@@ -53,7 +53,7 @@ Answer again."""
 def agent_roles(agents: int, turns: int) -> dict[str, Role]:
     """``agent1`` … at the first turn, and ``agent1_answer`` … at later ones, each with a policy of its own."""
     roles = {}
-    sampling = Sampling(max_tokens=TOKENS)
+    sampling = Sampling(max_tokens=MAX_TOKENS)
     for name in (f"agent{i + 1}" for i in range(agents)):
         roles[name] = Role(policy=name, prompt=ACT, sampling=sampling)
         if turns > 1:
@@ -78,7 +78,11 @@ def check_joint_reward(reward: object) -> None:
         )
 
 
-@gives(*(JOINT.to(f"agent{i + 1}{later}") for i in range(MOST) for later in ("", "_answer")))
+FIRST_ROLES = tuple(f"agent{i + 1}" for i in range(MOST_AGENTS))
+LATER_ROLES = tuple(f"{name}_answer" for name in FIRST_ROLES)
+
+
+@gives(*(JOINT.to(role) for role in (*FIRST_ROLES, *LATER_ROLES)))
 async def act_together(
     task: Task,
     roles: Roles,
@@ -93,8 +97,10 @@ async def act_together(
 ) -> None:
     """The tree, with a reward for every joint action at every turn. The first agent's answers note the reward."""
     team = RewardedTeam(task=task, roles=roles, reward=reward, agents=agents, samples=samples)
-    shape = {"agents": agents, "turns": turns, "samples": samples}
-    for turn, value in await play_tree(team, **shape, pairing=pairing, gamma=gamma, threshold=threshold):
+    returns = await play_tree(
+        team, agents=agents, turns=turns, samples=samples, pairing=pairing, gamma=gamma, threshold=threshold
+    )
+    for turn, value in returns:
         turn.reward(JOINT, value)
 
 
@@ -148,7 +154,7 @@ class RewardedTeam:
             result = self.reward(self.task, [spoken_text(turn) for turn in action])
             if inspect.isawaitable(result):
                 result = await result
-            value = as_reward(result)
+            value = as_reward(result)  # None for what is no number, or none that can be a reward
             is_number = hasattr(result, "__float__")
             reason = "joint reward: out of range" if is_number else "joint reward: no number"
         except INTERRUPTS:
@@ -170,10 +176,10 @@ def spoken_text(turn: Turn) -> str:
 def measure_joint_reward(episodes: Sequence[Episode]) -> dict[str, Estimate]:
     """``truth/joint_reward`` of the first agent, at the first turn and at later ones. Its interval takes rewards to lie
     in [0, 1], or as far beyond as those that were seen."""
-    values = [v for e in episodes for t in e.traces if (v := JOINT_REWARD.of(t)) is not None]
+    rewards = [JOINT_REWARD.of(trace) for episode in episodes for trace in episode.traces]
+    values = [reward for reward in rewards if reward is not None]
     low = min([0.0, *values])
     high = max([1.0, *values])
-    figures = [
-        measure_metadata(role, JOINT_REWARD, low=low, high=high)(episodes) for role in ("agent1", "agent1_answer")
-    ]
-    return figures[0] | figures[1]
+    at_first = measure_metadata("agent1", JOINT_REWARD, low=low, high=high)
+    later = measure_metadata("agent1_answer", JOINT_REWARD, low=low, high=high)
+    return at_first(episodes) | later(episodes)

@@ -173,8 +173,10 @@ async def cooperate(
     """The tree above, with rewards. ``sees="all"``: both see all numbers (ceiling). ``silent``: nobody hears a message
     (floor)."""
     team = HalvesTeam(task=task, roles=roles, samples=samples, sees=sees, silent=silent, prefix="")
-    shape = {"agents": 2, "turns": 2, "samples": samples}
-    for turn, value in await play_tree(team, **shape, pairing=pairing, gamma=gamma, threshold=threshold):
+    returns = await play_tree(
+        team, agents=2, turns=2, samples=samples, pairing=pairing, gamma=gamma, threshold=threshold
+    )
+    for turn, value in returns:
         turn.reward(JOINT, value)
 
 

@@ -194,6 +194,7 @@ class Prime:
         lengths = [len(sample.token_ids) for sample in samples]
         samples_with_advantages = []
         for sample, sample_advantages in zip(samples, all_advantages.split(lengths), strict=True):
+            # The loss of the generator reads no predictions of the critic.
             samples_with_advantages.append(
                 replace(sample, advantages=sample_advantages.to(torch.float32), old_values=None)
             )

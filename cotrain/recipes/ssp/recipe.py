@@ -94,7 +94,7 @@ def ssp(
     assert not isinstance(search, str)  # ``@recipe`` has loaded FILE.py:FUNCTION
     check_search(search, "ssp")
     source = study_problems((1, 2)) if run.tasks is None else run.tasks
-    own = None
+    own = None  # the user's library; None: the facts of word problems
     if search is not None:
         own = OwnLibrary(search=search, reader=TextReader(source=source, seed=run.seed))
         answer_to_ask_for(source.get("train", 0))  # raises ConfigError where tasks have no answers
@@ -114,6 +114,7 @@ def ssp(
     trains_proposer = proposer == "trained"
     proposing_policy = "generator" if trains_proposer else "proposer"
 
+    # Who searches before they answer, or write a question, is a role of its own, with a prompt for the next search.
     solver = common_roles.solver("generator", run.model)
     roles = {
         "solver": solver,

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from cotrain.core.arguments import check_called_with
 from cotrain.core.errors import ConfigError, DataError, install_extra
+from cotrain.core.input_files import parse_json
 from cotrain.core.user_code import INTERRUPTS
 from cotrain.rollout.event_loop import awaiting_server
 
@@ -73,7 +73,7 @@ def _read_documents(path: Path) -> list[str]:
 
 def _document_of(line: str, where: str) -> str:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except ValueError as error:
         raise DataError(f"{where}: {error}; expected a JSON object", code="E_LIBRARY_ROW") from error
     text = next((row[key] for key in ("text", "contents") if isinstance(row, dict) and row.get(key)), None)
