@@ -98,7 +98,6 @@ def run(argv: Sequence[str]) -> int:
     else:
         check_before_loading(recipe)  # here, too, since a look at the model's answers loads it
     device = "cuda" if plans_for_other_gpu else device_of(parsed.device, must_exist=parsed.backend == "local")
-    command.fill_in(base_recipe)
     notes: list[str] = []
     if parsed.smoke:
         from cotrain.cli.smoke import smoke_note
