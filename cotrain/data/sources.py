@@ -181,6 +181,12 @@ def _gym_settings(spec: str) -> dict[str, Any]:
     return {"dataset": dataset, "settings": settings}
 
 
+def allows_unanswered(labelled: str | int) -> bool:
+    """Whether rows may lack an answer with this ``--labelled``: where it is no number, and so says by itself which
+    problems have one."""
+    return not re.match(r"-?[\d.]", str(labelled).strip())
+
+
 def problem_source(
     tasks: str | None,
     data: str | None,
@@ -192,7 +198,6 @@ def problem_source(
     "jsonl" where there is a file, else the word problems that the shipped models are studied on; "words:2-4" are those
     of two to four steps. Rows may lack an answer where ``labelled`` (``--labelled``) is no number. Raises ConfigError
     and UnknownName as ``task_source`` does."""
-    from cotrain.data.labels import allows_unanswered
     from cotrain.data.word_problems.source import WordProblems, study_problems
 
     spec = tasks or ("jsonl" if data else "words")

@@ -145,13 +145,13 @@ def distinct_arms(arms: Sequence[Arm]) -> list[Arm]:
 
 def recipe_of_arm(arm: Arm, source: Mapping[str, Any], overrides: Sequence[str], *, begun: bool = False) -> Recipe:
     """Return the recipe that an arm will run, so that an error in it is reported before anything has been run.
-    ``begun``: its runs are there, with the schedule that the recipe had then."""
+    ``begun``: its runs are there, with the schedule that the recipe had then, and perhaps without its models."""
     try:
         _check_parameters(arm)
         recipe = override(make_recipe(arm.target, {**arm.arguments, **source}), [*overrides, *arm.overrides])
         check_problems(recipe)
-        check_models(recipe)
         if not begun:
+            check_models(recipe)
             has_warmup = "warmup" in find_recipe(arm.target).parameters
             warmup_flag = f"{arm.target}:warmup=" if has_warmup else ""
             check_due(recipe, steps_flag="--batches", warmup_flag=warmup_flag)
