@@ -12,10 +12,14 @@ of them (``RECIPE_PARTICIPLES``) in the recipes, those of the zoo included, and 
 A name with a leading underscore belongs to its file: no other file imports it.
 
 Besides: what catches the ValueError of ``json.loads`` catches its RecursionError too, which it raises for JSON that is
-nested too deeply; ``core/input_files.py: parse_json`` raises ValueError for both."""
+nested too deeply; ``core/input_files.py: parse_json`` raises ValueError for both. And no comment stands behind a line
+that is a closing bracket alone, below all that it is about."""
 
 import ast
+import io
+import re
 import sys
+import tokenize
 from collections import defaultdict
 from pathlib import Path
 
@@ -95,6 +99,27 @@ def half_caught_json_in(tree: ast.AST) -> list[int]:
     return lines
 
 
+def late_comments_in(source: str) -> list[int]:
+    """The lines of comments behind a closing bracket alone. Those for tools, such as ``noqa``, may stand there."""
+    if not re.search(r"^\s*[)\]},]+\s*#", source, re.MULTILINE):
+        return []  # most files: they need not be taken apart
+    words_by_line: dict[int, list[str]] = defaultdict(list)
+    comments = {}
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        line = token.start[0]
+        if token.type == tokenize.COMMENT:
+            comments[line] = token.string
+        elif token.string.strip():
+            words_by_line[line].append(token.string)
+            words_by_line[token.end[0]].append(token.string)  # a text of several lines ends here
+    for_tools = ("# fmt", "# noqa", "# type")
+    return [
+        line
+        for line, comment in comments.items()
+        if words_by_line[line] and set(words_by_line[line]) <= set(")]},") and not comment.startswith(for_tools)
+    ]
+
+
 SHARED_PRIVATELY = ("data/word_problems/practice.py",)  # with corpus.py, which ``bases/`` reads too
 
 
@@ -125,6 +150,8 @@ for path in sorted((root / "cotrain").rglob("*.py")):
     private_names = [] if place in SHARED_PRIVATELY else private_imports_of(tree)
     for name in private_names:
         retired.append(f"{place} imports {name!r}, which is another file's own; name it without the underscore there")
+    for line in late_comments_in(path.read_text(encoding="utf-8")):
+        retired.append(f"{place}, line {line}: the comment stands behind what it is about; write it above")
     for line in half_caught_json_in(tree):
         retired.append(f"{place}, line {line}: JSON that is nested too deeply is not caught; read it by parse_json")
     participles_here = PARTICIPLE_VARIABLES if place.startswith(READ_FOLDERS) else frozenset()

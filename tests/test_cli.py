@@ -31,6 +31,7 @@ def test_import_is_cheap():
         (["run", "tango", "--out", "x", "--stesp", "3"], "E_COMMAND_LINE: '--stesp' | --steps"),
         (["run", "debate", "--out", "x", "--game", "solve"], "E_COMMAND_LINE: `cotrain run debate_solve`"),
         (["run", "debate", "--out", "x", "--game=solve"], "E_COMMAND_LINE: `cotrain run debate_solve`"),
+        (["run", "debate", "--out", "x", "--smoke", "--game", "solve"], "E_COMMAND_LINE: `cotrain run debate_solve`"),
         (["compare", "grpo", "--out", "x", "--evaluation-tasks", "4"], "E_COMMAND_LINE: --set evaluation.tasks=N"),
         (["compare", "grpo", "--out", "x", "--group-size", "4"], "E_COMMAND_LINE: RECIPE:group_size=4"),
         (["run", "tango", "--out", "x", "--steps", "many"], "E_COMMAND_LINE: --steps | 'many'"),

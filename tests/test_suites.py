@@ -20,6 +20,7 @@ from cotrain.analysis.benchmarks import (
 )
 from cotrain.cli.main import main
 from cotrain.config.override import override
+from cotrain.core import verbosity
 from cotrain.core.types import Sampling
 from cotrain.data.columns import SCHEMAS
 from cotrain.data.files import JsonlTasks
@@ -186,6 +187,20 @@ def test_a_tournament_chooses_beside_the_vote_and_the_verifier(sheet, tmp_path):
     assert rows[8]["rating"] is None and rows[8]["score"] == 0.0  # it could not be read: nobody compared or judged it
     assert all(len(row["verdicts"]) == (row["answer"] is not None) for row in rows if "rating" in row)
     assert rows[0]["step_verdicts"] == [[True]]
+
+
+@pytest.mark.parametrize("compares", [False, True], ids=["answers", "tournaments"])
+def test_progress_is_told_of_as_many_as_there_are(sheet, tmp_path, monkeypatch, compares):
+    monkeypatch.setattr(verbosity, "PACE_SECONDS", 0.0)
+    monkeypatch.setattr(verbosity, "MOST_LINES", 1000)
+    file = {problem: [*samples, greedy] for problem, (_, samples, greedy) in SHEET.items()}
+    executor = cast(answers_from(file), comparer=(lambda fields: "A") if compares else None)
+    tasks = load_suite("gsm8k", [str(sheet)], AnswerGrader())
+    options = SuiteOptions(samples=4)
+    lines: list[str] = []
+    evaluate_suite(tmp_path / "suite.jsonl", "gsm8k", tasks, executor, options, {}, lines.append)
+    total = 4 * 2 if compares else 4 * 5  # of a problem a tournament and a greedy answer, or five answers
+    assert f"{total - 1} of {total} " in lines[-1]
 
 
 def test_ungraded_answers_count_as_wrong_and_are_shown():

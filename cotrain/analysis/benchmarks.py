@@ -438,7 +438,12 @@ def evaluate_suite(
     if len(rows) == n_rows:
         return rows
     replace_file(path, b"".join(map(encode_row, [{"settings": settings}, *rows])))  # what is finished is never lost
-    printer = ProgressPrinter(n_rows, f"{name}: {{}} answers", say, done=len(rows))  # it puts the counts into {}
+    # What ends, and is counted, are episodes: one for each answer, or one for all samples that are compared.
+    compares = name not in JUDGED and compares_samples(runner, options)
+    episodes_per_item = 2 if compares else rows_per_item  # with the greedy answer
+    n_done = episodes_per_item * (len(rows) // rows_per_item)
+    what = f"{name}: {{}} {'tournaments and greedy answers' if compares else 'answers'}"  # {}: the counts
+    printer = ProgressPrinter(episodes_per_item * len(items), what, say, done=n_done)
     runner.progress = JointProgress(printer)
     with JsonlWriter(path) as file:
         for start in range(len(rows) // rows_per_item, len(items), CHUNK):
@@ -470,6 +475,11 @@ def _kept_rows(path: Path, settings: dict[str, Any], rows_per_item: int, items: 
     return list(saved_rows[1 : 1 + n_kept])
 
 
+def compares_samples(runner: RolloutRunner, options: SuiteOptions) -> bool:
+    """Whether a tournament chooses among the samples of a problem."""
+    return options.comparer in runner.roles and options.samples > 0
+
+
 def attempt_rows(
     runner: RolloutRunner, tasks: Sequence[Task], options: SuiteOptions, *, step: int, split: str
 ) -> list[SampleRow]:
@@ -479,7 +489,7 @@ def attempt_rows(
     greedy_attempt = partial(attempt_task, solver=options.solver, verifier=None, reviews=options.reviews)
 
     # The samples of a problem that are compared are in one episode; otherwise each has an episode of its own.
-    comparing = options.comparer in runner.roles and options.samples > 0
+    comparing = compares_samples(runner, options)
     protocol: RolloutFn
     if comparing:
         protocol = partial(attempt_and_compare, attempt=attempt, comparer=options.comparer, n=options.samples)

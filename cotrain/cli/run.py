@@ -157,6 +157,11 @@ def _read_command(argv: Sequence[str]) -> _Command:
     parser, argument_names = parser_of(target, build)
     words = config.words(parser) if config else []
     argv = parser.rename_foreign_flags(argv)
+
+    def explain_unknown(flag: str, value: str) -> str:
+        """``debate --game solve`` is the recipe `debate_solve`, and the error of the unknown flag says so."""
+        return _variant_meant(target, value)
+
     if "--smoke" in argv:
         from cotrain.cli.smoke import smoke_words
 
@@ -164,11 +169,18 @@ def _read_command(argv: Sequence[str]) -> _Command:
         def make_with_data(parsed: argparse.Namespace, arguments: Mapping[str, Any]) -> Recipe:
             return _make_recipe(build, target, parsed, arguments)
 
-        words += smoke_words(build, parser, argument_names, argv, make_with_data, config_words=words)
+        words += smoke_words(
+            build,
+            parser,
+            argument_names,
+            argv,
+            make_with_data,
+            config_words=words,
+            explain_unknown=explain_unknown,
+        )
     words += argv
 
-    # ``debate --game solve`` is the recipe `debate_solve`, and the error of the unknown flag says so.
-    parsed = parser.parse_strictly(words, explain_unknown=lambda flag, value: _variant_meant(target, value))
+    parsed = parser.parse_strictly(words, explain_unknown)
     if parsed.out is None and not parsed.dry_run:
         parser.error("the following arguments are required: --out")
     typed = typed_flags(words, parser)

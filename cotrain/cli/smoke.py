@@ -34,6 +34,7 @@ def smoke_words(
     make_with_data: Callable[[argparse.Namespace, dict[str, Any]], Any],
     *,
     config_words: Sequence[str] = (),
+    explain_unknown: Callable[[str, str], str] = lambda flag, value: "",
 ) -> list[str]:
     """The flags of a short run of this recipe, to be put before the user's.
 
@@ -42,13 +43,14 @@ def smoke_words(
         words: flags that the user typed, which have precedence.
         make_with_data: builds the recipe of parsed flags and arguments on the problems that the flags name.
         config_words: flags of a file (``--config``), which those of a short run replace.
+        explain_unknown: see ``Parser.parse_strictly``.
     """
     defaults = {name: argument.default for name, argument in build.parameters.items()}
     short_flags = ["--set=evaluation.splits=[]", f"--set=evaluation.group_size={REVIEWS}"]
     for name, value in _small_settings(defaults).items():
         short_flags += [f"--{name.replace('_', '-')}", *typed_words(value).split()]
     all_flags = [*config_words, *short_flags, *words]
-    parsed = parser.parse_strictly(all_flags)
+    parsed = parser.parse_strictly(all_flags, explain_unknown)
     typed = typed_flags(all_flags, parser)
     values = {name: value for name, value in parsed_values(parsed, names).items() if name in typed}
     try:

@@ -106,9 +106,8 @@ _SENTENCE_END = re.compile(
 )
 _GOES_ON = re.compile(r"\d*\.\d*(\d+?)\1+\.\.\.\Z")  # 0.333...
 _BOLD = re.compile(r"\*\*([^*\n]+)\*\*[.!]?\s*\Z")
-_LISTING = re.compile(
-    r"\A[\s*:_]*(?:(?<=\n)[-=]{3,}\s*\n\s*)?(?:(?<=\n)[-+•>]\s+)?[\s*:_]*"
-)  # words in front of an answer on the next line
+# Marks in front of an answer on the next line.
+_LISTING = re.compile(r"\A[\s*:_]*(?:(?<=\n)[-=]{3,}\s*\n\s*)?(?:(?<=\n)[-+•>]\s+)?[\s*:_]*")
 _MARKS = re.compile(r"</?(?:step|answer|final)>")
 
 

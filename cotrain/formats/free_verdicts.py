@@ -123,9 +123,9 @@ _TAKEN_BACK = re.compile(  # behind "correct"
     rf"|{_CLOSE}{{0,8}}(?:{_ARROW}|[,;=])[ \t]{{0,3}}{_OPEN}{{0,4}}(?:(?:{_FEW})\b{_ENDS}|no\b)",
     re.IGNORECASE,
 )
-_ADJECTIVE = re.compile(
+_ADJECTIVE = re.compile(  # no errors, right angle
     r"[ \t-]{1,3}(?!(?:it|this|that|the|as|because|since|so)\b)[a-z]", re.IGNORECASE
-)  # no errors, right angle
+)
 _DOUBTS = re.compile(
     r"\b(?:not|never|cannot|doubt|hardly|wrong|whether|if|un(?:clear|sure|likely))\b|n['’]t\b", re.IGNORECASE
 )

@@ -348,11 +348,11 @@ def function_call(name: str, function: str, arguments: Any) -> dict[str, Any]:
     return {"id": name, "type": "function", "function": {"name": function, "arguments": arguments}}
 
 
-UNREAD = (
+UNREAD = (  # fields of a message besides its content; calls are read where there are tools
     "tool_calls",
     "function_call",
     "audio",
-)  # fields of a message besides its content; calls are read where there are tools
+)
 
 
 def _read_message(message: Any, where: str, tools: bool) -> Message:

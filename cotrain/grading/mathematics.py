@@ -19,9 +19,7 @@ from typing import Any
 
 from cotrain.grading.grade_worker import LEAST_PATIENCE_S, Judging, Verdict
 
-_TINY_DECIMAL = re.compile(
-    r"(?<![\d.])0*\.(0{4}\d{1,60})(?!\d)"
-)  # read as a fraction: math-verify rounds to six places
+_TINY_DECIMAL = re.compile(r"(?<![\d.])0*\.(0{4}\d{1,60})(?!\d)")  # read as a fraction: math-verify rounds it off
 
 CACHED_GOLDS = 256  # gold answers that are kept as they were read: all answers of a group have the same
 

@@ -215,9 +215,8 @@ def _names_in(file: Path) -> list[str]:
     names: list[str] = []
 
     def keep_names(pairs: list[tuple[str, object]]) -> None:
-        names[:] = [
-            key for key, _ in pairs if key != "__metadata__"
-        ]  # called for the outermost object last, so its names stay
+        # Called for the outermost object last, so its names stay.
+        names[:] = [key for key, _ in pairs if key != "__metadata__"]
 
     json.loads(header, object_pairs_hook=keep_names)
     return names

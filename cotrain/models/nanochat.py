@@ -42,14 +42,14 @@ from cotrain.storage.file_ops import filled_directory
 from cotrain.storage.kept_work import claim_place
 
 Config = NanoChatConfig | NanoChatGPTConfig  # configurations of the first architecture and of the present one
-SIZES = {
+SIZES = {  # nanochat's name → that of transformers
     "vocab_size": "vocab_size",
     "n_embd": "hidden_size",
     "n_layer": "num_hidden_layers",
     "n_head": "num_attention_heads",
     "n_kv_head": "num_key_value_heads",
     "sequence_len": "max_position_embeddings",
-}  # nanochat's name → that of transformers
+}
 LAYER = {
     "attn.c_q": "self_attn.q_proj",
     "attn.c_k": "self_attn.k_proj",

@@ -399,6 +399,7 @@ def _problem_row(row: dict[str, Any], where: str) -> Row:
 def _one_dialogue(row: Mapping[str, Any], name: str, where: str) -> tuple[str, str, str]:
     """The one question, the one reply and the system text of the conversation in the column ``name``."""
     turns: dict[str, list[str]] = {"user": [], "assistant": [], "system": []}
+    said_by: list[str] = []  # who speaks, message by message
     messages = row[name] if isinstance(row[name], list) else [None]  # None is refused below, as no message
     for turn in messages:
         fields = turn if isinstance(turn, dict) else {}
@@ -413,12 +414,18 @@ def _one_dialogue(row: Mapping[str, Any], name: str, where: str) -> tuple[str, s
         if who == "assistant":
             check_message_marks(fields, f"{where}, field {name!r}")
         turns[who].append(text)
+        said_by.append(who)
 
     questions, replies = turns["user"], turns["assistant"]
     if len(questions) != 1 or len(replies) != 1:
         raise DataError(
             f"{where}, field {name!r}: {len(questions)} questions and {len(replies)} replies; a solver's conversation "
             "has one of each",
+            code="E_NOT_ONE_EXCHANGE",
+        )
+    if said_by.index("assistant") < said_by.index("user"):
+        raise DataError(
+            f"{where}, field {name!r}: the reply stands before its question; put them in order",
             code="E_NOT_ONE_EXCHANGE",
         )
     column_text = system_text(row, where)

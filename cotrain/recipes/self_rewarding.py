@@ -83,9 +83,8 @@ async def judge_oneself(
 
 def _note_pair(scores_of_solutions: Sequence[tuple[float, Turn]]) -> None:
     """Record whether the learned pair prefers the right solution, where one of the two is right."""
-    best_score, best = max(
-        scores_of_solutions, key=itemgetter(0)
-    )  # the first of equal scores, as ``Preference`` chooses
+    # Of equal scores the first one, as ``Preference`` chooses.
+    best_score, best = max(scores_of_solutions, key=itemgetter(0))
     worst_score, worst = min(scores_of_solutions, key=itemgetter(0))
     is_pair = worst_score < best_score
     best_is_right = CORRECT.of(best)

@@ -182,11 +182,12 @@ class Curves:
                     figures[key.removeprefix("eval/")] = number
             self.held_out.append(figures)
             return
+        # As ``finite_number``, without a call for each of many values.
         values: Values = {
             _CHART_NAMES[key]: value
             for key, value in row.items()
             if (value.__class__ is float or value.__class__ is int) and -LARGEST < value < LARGEST
-        }  # as finite_number, without a call for each of many values
+        }
         self._unwatched.append(dict(row))
         if values.keys() != self._last_names:
             self._last_names = values.keys()

@@ -62,9 +62,8 @@ class RolloutBatch:
     """The episodes of one step, and what was counted while they were collected."""
 
     episodes: tuple[Episode, ...]
-    outside: Mapping[
-        str, float
-    ]  # counts of policies that answer from other servers, see ``PolicyHandle.counts``, without seconds
+    # Counts of policies that answer from other servers, see ``PolicyHandle.counts``, without seconds.
+    outside: Mapping[str, float]
     oom_counts: Mapping[str, float]  # metric key → how often memory ran out
     seconds: Mapping[str, float]  # "{policy}/seconds" → seconds in which it computed or answered
     wall: float = 0.0  # wall time; 0 if it is not known, as for a batch that a checkpoint restored

@@ -99,7 +99,12 @@ def test_an_answer_that_is_worked_text_is_looked_for_in_it(tmp_path):
         ({"prompt": "Q?", "completion": "who knows"}, "E_NO_FINAL_ANSWER: row 1 | 'who knows'"),
         ({"messages": [{"role": "user", "content": "Q?"}]}, "E_NOT_ONE_EXCHANGE: row 1 | 1 questions | 0 replies"),
         ({"conversations": [{"from": "robot", "value": "Q?"}]}, "E_MESSAGES_SHAPE: row 1 | robot"),
+        (
+            {"messages": [{"role": "assistant", "content": "The answer is 4."}, {"role": "user", "content": "Q?"}]},
+            "E_NOT_ONE_EXCHANGE: row 1 | the reply stands before its question",
+        ),
     ],
+    ids=["no question", "no answer", "no reply", "a robot", "reply first"],
 )
 def test_other_rows_are_refused_with_what_was_expected(row, code, tmp_path):
     with refuses(code):

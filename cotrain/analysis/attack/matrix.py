@@ -16,9 +16,8 @@ WIDTH = 80  # characters of a line
 COLUMN = 8  # width of the column of one figure
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
-MatrixCells = Mapping[
-    tuple[int, int], Mapping[str, Any] | None
-]  # (row, column) → figures as ``estimate_json`` gives them
+# (row, column) → figures as ``estimate_json`` gives them.
+MatrixCells = Mapping[tuple[int, int], Mapping[str, Any] | None]
 
 
 def estimate_json(estimate: Estimate | None) -> dict[str, Any] | None:

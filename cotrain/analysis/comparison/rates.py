@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 FIRST_SEED = 1000  # first seed of the runs that choose
 PROBLEMS = 256  # on which they are measured
-MEASURE_SETTINGS = (
+MEASURE_SETTINGS = (  # validation alone
     f"evaluation.curve_tasks={PROBLEMS}",
     "evaluation.tasks=1",
     "evaluation.splits=[]",
-)  # validation alone
+)
 Command = Callable[[Arm, int, Path, Sequence[str]], list[str]]
 
 

@@ -44,9 +44,8 @@ def run_command(
     parameters = find_recipe(arm.target).parameters
     run_flags = {"seed": seed, "steps": int(ends["steps"]), "evaluate_every": evaluate_every}
     flags = [f"--{name.replace('_', '-')}={value}" for name, value in run_flags.items() if name in parameters]
-    missing = [
-        f"{name}={value}" for name, value in run_flags.items() if name not in parameters
-    ]  # parameters of a user's function
+    # A user's function need not have them as parameters.
+    missing = [f"{name}={value}" for name, value in run_flags.items() if name not in parameters]
     budgets = [f"{name}={json.dumps(value)}" for name, value in ends.items() if name != "steps"]
     words = [*flags, f"--threads={threads}", f"--checkpoint-every={checkpoint_every}", f"--device={device}"]
     words += [f"--{name}={value}" for name, value in (("tasks", tasks), ("data", data)) if value is not None]
