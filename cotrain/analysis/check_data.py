@@ -38,13 +38,14 @@ from cotrain.core.verbosity import ProgressPrinter
 from cotrain.data.columns import ANY, Schema, row_of
 from cotrain.data.few_problems import few_tested_text
 from cotrain.data.files import SPLITS, JsonlTasks, cut_into_splits
-from cotrain.data.labels import allows_unanswered, with_labels
+from cotrain.data.labels import with_labels
 from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.processbench import solution_of_row
 from cotrain.data.programs import ROW_READERS
 from cotrain.data.question_text import is_word_character, normal_question, words_in
 from cotrain.data.read_rows import numbered_lines, parse_rows
 from cotrain.data.row_files import DATA_ENDINGS, format_of, split_named_by
+from cotrain.data.sources import allows_unanswered
 from cotrain.data.unread_columns import columns_note, count_columns
 from cotrain.formats.answers import free_solution
 from cotrain.formats.solutions import TAGS, tagged_solution

@@ -184,12 +184,6 @@ NO_TRUTH = (
 )
 
 
-def allows_unanswered(labelled: str | int) -> bool:
-    """Whether rows may lack an answer with this ``--labelled``: where it is no number, and so says by itself which
-    problems have one."""
-    return not re.match(r"-?[\d.]", str(labelled).strip())
-
-
 def with_labels(targets: TaskSource, labelled: str, seed: int) -> TaskSource:
     """``targets`` with the labels that ``--labelled`` means. Raises ConfigError and UnknownName, one line each."""
     spec = labelled.strip()

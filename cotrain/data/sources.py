@@ -190,7 +190,6 @@ def problem_source(
     "jsonl" where there is a file, else the word problems that the shipped models are studied on; "words:2-4" are those
     of two to four steps. Rows may lack an answer where ``labelled`` (``--labelled``) is no number. Raises ConfigError
     and UnknownName as ``task_source`` does."""
-    from cotrain.data.labels import allows_unanswered
     from cotrain.data.word_problems.source import WordProblems, study_problems
 
     spec = tasks or ("jsonl" if data else "words")
@@ -266,3 +265,9 @@ def _check_source(source: TaskSource, where: str) -> TaskSource:
             f"{where} has no {missing[0]!r}; a task source has name, get, size and describe", code="E_NOT_TASK_SOURCE"
         )
     return source
+
+
+def allows_unanswered(labelled: str | int) -> bool:
+    """Whether rows may lack an answer with this ``--labelled``: where it is no number, and so says by itself which
+    problems have one."""
+    return not re.match(r"-?[\d.]", str(labelled).strip())
