@@ -10,8 +10,17 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from transformers import GenerationConfig, PreTrainedTokenizerFast
 
 from cotrain.core import shipped
-from cotrain.models.load import describe_model, load_model, load_tokenizer, resolve_model, save_model
+from cotrain.models.load import (
+    describe_model,
+    load_config,
+    load_model,
+    load_renderer,
+    load_tokenizer,
+    resolve_model,
+    save_model,
+)
 from cotrain.prompts.render import Renderer
+from tests.helpers import TINY
 from tests.sentences import refuses
 
 
@@ -185,3 +194,18 @@ def test_no_network(monkeypatch, tmp_path):
     assert "\n" not in str(caught.value)
     with refuses("E_MODEL_NOT_FOUND"):
         load_model("no hub name")
+
+
+def test_a_tokenizer_and_a_configuration_are_had_without_weights(monkeypatch):
+    wanted = []
+
+    def download(repository, *, allow_patterns, **how):
+        wanted.append(allow_patterns)
+        return TINY
+
+    monkeypatch.setattr("cotrain.models.load.snapshot_download", download)
+    for load in (load_renderer, load_tokenizer, load_config):
+        load("owner/name")
+    assert wanted and not any("*.safetensors" in patterns for patterns in wanted)
+    load_model("owner/name")
+    assert "*.safetensors" in wanted[-1]

@@ -150,7 +150,7 @@ def recipe_of_arm(arm: Arm, source: Mapping[str, Any], overrides: Sequence[str],
         _check_parameters(arm)
         recipe = override(make_recipe(arm.target, {**arm.arguments, **source}), [*overrides, *arm.overrides])
         check_problems(recipe)
-        if not begun:
+        if not begun:  # runs that are there need no model any more
             check_models(recipe)
             has_warmup = "warmup" in find_recipe(arm.target).parameters
             warmup_flag = f"{arm.target}:warmup=" if has_warmup else ""
