@@ -51,10 +51,9 @@ def resume(argv: Sequence[str]) -> int:
     if will_train and not arguments.changed_code:
         check_code_unchanged(arguments.directory)
     check_same_async_steps(arguments.directory, arguments.async_steps)
+    # Both may refuse, so they come before anything of the run is changed.
     backend = backend_of(arguments)
-    device = device_of(
-        arguments.device, must_exist=backend is None
-    )  # both may refuse, before anything of the run is changed
+    device = device_of(arguments.device, must_exist=backend is None)
     if arguments.model is not None:
         from cotrain.runs.changes import update_model_path
 

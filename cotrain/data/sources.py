@@ -282,9 +282,3 @@ def _check_source(source: TaskSource, where: str) -> TaskSource:
             f"{where} has no {missing[0]!r}; a task source has name, get, size and describe", code="E_NOT_TASK_SOURCE"
         )
     return source
-
-
-def allows_unanswered(labelled: str | int) -> bool:
-    """Whether rows may lack an answer with this ``--labelled``: where it is no number, and so says by itself which
-    problems have one."""
-    return not re.match(r"-?[\d.]", str(labelled).strip())
