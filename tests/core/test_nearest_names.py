@@ -3,6 +3,7 @@ help."""
 
 import pytest
 
+from cotrain.config.registry import find_recipe
 from cotrain.core.errors import SHOWN, UnknownName, unknown_message
 from cotrain.core.nearest_names import current_name, nearest_file, nearest_name
 from cotrain.data.row_files import lines_of
@@ -49,6 +50,24 @@ def test_name_of_before_is_the_one_of_today_where_that_is_known():
     assert current_name("embedded", ("shipped", "shipped-habits")) == "shipped"
     said = str(UnknownName("steps_judged_by of grpo", "nobody", ("none", "oracle")))
     assert said == "unknown steps_judged_by of grpo 'nobody'; it is called 'none' now (there are: none, oracle)"
+
+
+@pytest.mark.parametrize(
+    ("recipe", "before", "today"),
+    [
+        ("alphaproof", "among", "target_split"),
+        ("constitutional", "learned", "sft_on"),
+        ("cooper", "overlooked", "false_negative_rate"),
+        ("debate", "by", "algorithm"),
+        ("debate", "over", "overlong_penalty"),
+        ("distill", "pull", "teacher_kl"),
+        ("mae", "shown", "example_rate"),
+        ("marti", "over", "history"),
+        ("marti", "still", "frozen_agent"),
+    ],
+)
+def test_setting_of_a_recipe_that_was_renamed(recipe, before, today):
+    assert current_name(before, find_recipe(recipe).taken) == today
 
 
 def test_ending_that_all_files_share_makes_none_near():
