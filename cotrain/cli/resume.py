@@ -61,6 +61,7 @@ def resume(argv: Sequence[str]) -> int:
     if arguments.steps is not None:
         from cotrain.runs.changes import lengthen_run
 
+        rebuild_recipe(arguments.directory)  # raises where it cannot go on, before what it said at its end is removed
         lengthen_run(arguments.directory, arguments.steps)
     from cotrain.trackers.observer import rollouts_of_run, trackers_of_run
     from cotrain.trainer.failures import Diverged, StoppedBySignal

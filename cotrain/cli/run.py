@@ -93,10 +93,10 @@ def run(argv: Sequence[str]) -> int:
 
     plans_for_other_gpu = _planned_elsewhere(parsed)
     backend = backend_of(parsed)
-    if parsed.dry_run:
-        check_models_if_needed(recipe)
-    else:
+    if not parsed.dry_run:
         check_before_loading(recipe)  # here, too, since a look at the model's answers loads it
+    elif not plans_for_other_gpu:  # such a plan is made before a model is downloaded, from its configuration alone
+        check_models_if_needed(recipe)
     device = "cuda" if plans_for_other_gpu else device_of(parsed.device, must_exist=parsed.backend == "local")
     notes: list[str] = []
     if parsed.smoke:

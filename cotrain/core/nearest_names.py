@@ -20,7 +20,8 @@ RENAMED: dict[str, tuple[str, ...]] = {  # name of before → names that took it
     "pull": ("teacher_kl",),
     "restart": ("reset",),
     "settings": ("overrides", "RunConfig"),
-    "shown": ("example_rate",),
+    "shown": ("example_rate", "example"),
+    "shown_share": ("example_rate",),
     "still": ("frozen_agent",),
     "target": ("target_rate",),
     # Fields of a recipe's parts, which `--set` names.
@@ -28,7 +29,7 @@ RENAMED: dict[str, tuple[str, ...]] = {  # name of before → names that took it
     "also": ("extra_roles",),
     "before": ("edit_before",),
     "beside": ("baseline_roles",),
-    "by": ("algorithm",),
+    "by": ("algorithm", "sampling"),
     "coefficient": ("weight",),
     "fixed": ("frozen_roles", "uniform_operations"),
     "implied": ("implicit_rewards",),

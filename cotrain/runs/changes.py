@@ -24,13 +24,14 @@ from typing import Any
 from cotrain.config.override import override, restore_overrides
 from cotrain.config.policies import Policy, Weights, model_names
 from cotrain.config.recipe import Recipe
-from cotrain.config.registry import make_recipe
+from cotrain.config.registry import find_recipe, make_recipe
 from cotrain.core.errors import ConfigError, RunDirectoryError, UserError
+from cotrain.core.nearest_names import current_name
 from cotrain.core.trust import trusted_code_only
 from cotrain.core.verbosity import count_of
 from cotrain.runs import manifest
 from cotrain.runs.code_record import admit_code, admit_models
-from cotrain.runs.directory import RunDirectory, check_same_recipe, setting_differences, weights_hash
+from cotrain.runs.directory import RunDirectory, check_same_recipe, path_of_today, setting_differences, weights_hash
 from cotrain.runs.renaming import rename_origin, saved_names
 from cotrain.storage.lock import RunLock
 
@@ -218,7 +219,11 @@ def _rebuild_saved(directory: Path | str, saved: Any, say: Callable[[str], None]
             code = error.code
         raise RunDirectoryError(f"the problems of {directory} cannot be built again: {why}", code=code) from error
     try:
-        rebuilt = override(make_recipe(origin["target"], arguments, again=True), origin["overrides"])
+        arguments = _under_names_of_today(origin["target"], arguments)
+        rebuilt = make_recipe(origin["target"], arguments, again=True)
+        for assignment in origin["overrides"]:
+            path, equals, value = assignment.partition("=")
+            rebuilt = override(rebuilt, [path_of_today(path, rebuilt) + equals + value])
     except RunDirectoryError:
         raise
     except UserError as error:
@@ -231,6 +236,12 @@ def _rebuild_saved(directory: Path | str, saved: Any, say: Callable[[str], None]
     check_same_recipe(Path(directory), saved, rebuilt)
     admit_models(rebuilt.policies)
     return rebuilt
+
+
+def _under_names_of_today(target: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The saved arguments of a recipe, of which some may have been renamed since the run was begun."""
+    parameters = find_recipe(target).parameters
+    return {current_name(name, parameters) or name: value for name, value in arguments.items()}
 
 
 def check_foreign_code(directory: Path | str) -> None:

@@ -44,6 +44,7 @@ from cotrain.core import redact
 from cotrain.core.arguments import bound_function
 from cotrain.core.errors import ConfigError, CotrainError, RunDirectoryError, ServerSilent, UserError
 from cotrain.core.input_files import open_regular, read_regular
+from cotrain.core.nearest_names import current_name
 from cotrain.core.signals import Signal
 from cotrain.core.statistics import Estimate
 from cotrain.core.verbosity import count_of
@@ -397,19 +398,48 @@ def check_same_recipe(path: Path, saved: Mapping[str, Any], recipe: Recipe) -> N
 
 def setting_differences(saved: Mapping[str, Any], recipe: Recipe) -> list[tuple[str, Any, Any]]:
     """Settings in which a recipe differs from the one that a recipe.json holds: dotted path, saved value, present
-    value."""
-    present = json.loads(json.dumps(resolved_json(recipe)))  # as it would be read back
-    return list(_value_differences("", saved["settings"], present))
+    value. A setting that was renamed since is compared under its name of today."""
+    return list(_value_differences("", saved["settings"], _settings_read_back(recipe)))
+
+
+def _settings_read_back(recipe: Recipe) -> dict[str, Any]:
+    """The settings of a recipe as they would be read back from its recipe.json."""
+    settings: dict[str, Any] = json.loads(json.dumps(resolved_json(recipe)))
+    return settings
+
+
+def path_of_today(path: str, recipe: Recipe) -> str:
+    """The dotted path of a setting that was saved under this one, of which parts may have other names since."""
+    part: Any = _settings_read_back(recipe)
+    names = []
+    for name in path.split("."):
+        if isinstance(part, Mapping):
+            name = current_name(name, part) or name
+            part = part.get(name)
+        elif isinstance(part, list) and name.isdecimal() and int(name) < len(part):
+            part = part[int(name)]
+        names.append(name)
+    return ".".join(names)
 
 
 def _value_differences(name: str, was: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
     if isinstance(was, Mapping) and isinstance(now, Mapping):
         for key in was:
-            yield from _value_differences(f"{name}.{key}".lstrip("."), was[key], now.get(key))
+            today = current_name(key, now) or key
+            yield from _value_differences(f"{name}.{today}".lstrip("."), was[key], now.get(today))
+    elif _are_alike_lists(was, now):  # of phases, or of edits, each with its own settings
+        for index, part in enumerate(was):
+            yield from _value_differences(f"{name}.{index}", part, now[index])
     elif was == "partial" and name.endswith("protocol"):
         return  # earlier versions wrote a protocol with options without its function
     elif was != now:
         yield name, was, now
+
+
+def _are_alike_lists(was: Any, now: Any) -> bool:
+    """Whether both are lists of as many parts, of which some have settings."""
+    are_lists = isinstance(was, list) and isinstance(now, list) and len(was) == len(now)
+    return are_lists and any(isinstance(part, Mapping) for part in was)
 
 
 def resolved_json(value: Any) -> Any:

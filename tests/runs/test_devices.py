@@ -127,6 +127,13 @@ def test_the_command_says_it_line_by_line(models, capsys):
     assert plan["fits"] and plan["fits_as_asked"] and [d["device"] for d in plan["devices"]] == ["cuda:0", "cuda:1"]
 
 
+def test_a_plan_for_a_second_model_of_which_config_json_alone_is_there(models, capsys):
+    """Whether both have one tokenizer is seen once they are there."""
+    words = ["run", "distill", "--teacher", str(models / "350m"), "--dry-run", "--device", "cuda", "--memory", "24GiB"]
+    assert main(words) == 0
+    assert f'teacher = "{models / "350m"}"' in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("flags", "code"),
     [
