@@ -67,7 +67,7 @@ def test_name_of_before_is_the_one_of_today_where_that_is_known():
     ],
 )
 def test_setting_of_a_recipe_that_was_renamed(recipe, before, today):
-    assert current_name(before, find_recipe(recipe).taken) == today
+    assert current_name(before, find_recipe(recipe).parameters) == today
 
 
 def test_ending_that_all_files_share_makes_none_near():
