@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 RENAMED: dict[str, tuple[str, ...]] = {  # name of before → names that took its place; which one, the known names say
     # Parameters of recipes, of a comparison and of a study, and their flags.
@@ -58,6 +59,17 @@ def current_name(name: str, known: Iterable[str]) -> str | None:
         return None
     todays = [_plain_spelling(today) for today in RENAMED.get(typed, ())]
     return next((names[today] for today in todays if today in names), None)
+
+
+def with_current_names(values: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
+    """The values, those that were called otherwise before by their names among the ``known`` ones. A value whose name
+    of today is there already keeps its own."""
+    names = list(known)
+    renamed = {}
+    for name, value in values.items():
+        today = current_name(name, names)
+        renamed[name if today is None or today in values else today] = value
+    return renamed
 
 
 LONG_NAME = 4  # letters; any three are near some word

@@ -26,7 +26,7 @@ from cotrain.config.policies import Policy, Weights, model_names
 from cotrain.config.recipe import Recipe
 from cotrain.config.registry import find_recipe, make_recipe
 from cotrain.core.errors import ConfigError, RunDirectoryError, UserError
-from cotrain.core.nearest_names import current_name
+from cotrain.core.nearest_names import with_current_names
 from cotrain.core.trust import trusted_code_only
 from cotrain.core.verbosity import count_of
 from cotrain.runs import manifest
@@ -219,7 +219,7 @@ def _rebuild_saved(directory: Path | str, saved: Any, say: Callable[[str], None]
             code = error.code
         raise RunDirectoryError(f"the problems of {directory} cannot be built again: {why}", code=code) from error
     try:
-        arguments = _under_names_of_today(origin["target"], arguments)
+        arguments = with_current_names(arguments, find_recipe(origin["target"]).parameters)
         rebuilt = make_recipe(origin["target"], arguments, again=True)
         for assignment in origin["overrides"]:
             path, equals, value = assignment.partition("=")
@@ -236,12 +236,6 @@ def _rebuild_saved(directory: Path | str, saved: Any, say: Callable[[str], None]
     check_same_recipe(Path(directory), saved, rebuilt)
     admit_models(rebuilt.policies)
     return rebuilt
-
-
-def _under_names_of_today(target: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The saved arguments of a recipe, of which some may have been renamed since the run was begun."""
-    parameters = find_recipe(target).parameters
-    return {current_name(name, parameters) or name: value for name, value in arguments.items()}
 
 
 def check_foreign_code(directory: Path | str) -> None:

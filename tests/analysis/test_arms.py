@@ -2,7 +2,7 @@
 
 import json
 
-from cotrain.analysis.comparison.arms import distinct_arms, make_arm, parse_arm, shown_settings
+from cotrain.analysis.comparison.arms import distinct_arms, make_arm, parse_arm, shown_settings, under_current_names
 from cotrain.analysis.comparison.compare import claim_directory
 from cotrain.analysis.comparison.plan import ComparisonPlan
 from cotrain.recipes.alphaproof.recipe import alphaproof
@@ -52,6 +52,20 @@ def test_a_comparison_of_before_goes_on_though_a_setting_has_another_name(tmp_pa
     path.write_text(json.dumps(settings | {"answer": "hash"}))
     with refuses("E_COMPARISON_DIFFERS", names='answer_format "hash"'):
         claim_directory(plan, plan.arms)
+
+
+def test_an_arm_of_before_goes_on_though_a_parameter_has_another_name(tmp_path):
+    """Its further seeds are begun with the name of today. An arm without runs is refused, and the name of today said."""
+    arm = parse_arm("distill:pull=0.5")
+    plan = ComparisonPlan(arms=(arm,), seeds=1, out=tmp_path / "out")
+    with refuses("E_UNKNOWN_PARAMETER", names="teacher_kl"):
+        plan.make_recipes(plan.arms)
+
+    (plan.out / arm.slug).mkdir(parents=True)
+    recipe = plan.make_recipes(plan.arms)["distill:pull=0.5"]
+    assert recipe.origin.arguments["teacher_kl"] == 0.5
+    today = under_current_names(arm)
+    assert (today.label, today.flags()) == ("distill:pull=0.5", ["--teacher-kl=0.5"])
 
 
 def test_settings_that_are_nested_too_deeply_are_damaged(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from cotrain.config.evaluation import held_out
@@ -14,7 +14,7 @@ from cotrain.config.recipe import Recipe, check_due, check_problems
 from cotrain.config.registry import find_recipe, make_recipe
 from cotrain.core.errors import ConfigError, UnknownName, UserError
 from cotrain.core.input_files import parse_json
-from cotrain.core.nearest_names import current_name, nearest_name
+from cotrain.core.nearest_names import current_name, nearest_name, with_current_names
 from cotrain.reports.compare_words import slug_of
 from cotrain.runs.check_models import check_models
 
@@ -109,6 +109,12 @@ def make_arm(
     return Arm(label=label, target=target, arguments=arguments, overrides=tuple(overrides))
 
 
+def under_current_names(arm: Arm) -> Arm:
+    """An arm whose runs are there, perhaps of before parameters were renamed: its label, and so its directory, stays,
+    and its arguments have the names of today."""
+    return replace(arm, arguments=with_current_names(arm.arguments, find_recipe(arm.target).parameters))
+
+
 def _check_parameters(arm: Arm) -> None:
     """Raise UnknownName for a parameter that the recipe of an arm does not have: the recipe's that was meant, or what a
     comparison sets."""
@@ -147,6 +153,8 @@ def recipe_of_arm(arm: Arm, source: Mapping[str, Any], overrides: Sequence[str],
     """Return the recipe that an arm will run, so that an error in it is reported before anything has been run.
     ``begun``: its runs are there, with the schedule that the recipe had then, and perhaps without its models."""
     try:
+        if begun:
+            arm = under_current_names(arm)
         _check_parameters(arm)
         recipe = override(make_recipe(arm.target, {**arm.arguments, **source}), [*overrides, *arm.overrides])
         check_problems(recipe)

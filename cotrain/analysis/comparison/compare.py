@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.analysis.comparison import asking
-from cotrain.analysis.comparison.arms import Arm, distinct_arms, recipe_of_arm, shown_settings
+from cotrain.analysis.comparison.arms import Arm, distinct_arms, recipe_of_arm, shown_settings, under_current_names
 from cotrain.analysis.comparison.plan import ComparisonPlan
 from cotrain.analysis.comparison.rates import choose_rates, rate_settings
 from cotrain.analysis.comparison.runs import collect_run, run_command
@@ -66,6 +66,7 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
     if not plan.changed_code:
         _check_code_unchanged(plan, arms)
     recipes = plan.make_recipes(arms)
+    arms = [under_current_names(arm) if (plan.out / arm.slug).exists() else arm for arm in arms]
     check_directory(plan, arms)  # before a look at the answers of models, which may take minutes
     task_flags = plan.problem_arguments
     source = plan.task_argument()
