@@ -55,7 +55,7 @@ def test_a_comparison_of_before_goes_on_though_a_setting_has_another_name(tmp_pa
 
 
 def test_an_arm_of_before_goes_on_though_a_parameter_has_another_name(tmp_path):
-    """Its further seeds are begun with the name of today. An arm without runs is refused, and the name of today said."""
+    """Its further seeds are begun with the name of today, which an arm without runs is told."""
     arm = parse_arm("distill:pull=0.5")
     plan = ComparisonPlan(arms=(arm,), seeds=1, out=tmp_path / "out")
     with refuses("E_UNKNOWN_PARAMETER", names="teacher_kl"):
