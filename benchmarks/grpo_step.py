@@ -83,13 +83,11 @@ class Imposed:
         return await self.engine.sample(replace(request, sampling=Sampling(max_tokens=length)))
 
 
-def recipe_of(
-    work: Work, model: str, steps: int, bf16: bool = False, lora: int | None = None, pack: bool = False
-) -> Recipe:
-    if lora is None:
-        policy = trainable(model, lr=LR, autocast=bf16, pack_weights=pack)
-    else:
+def recipe_of(work: Work, model: str, steps: int, bf16: bool = False, lora: int = 0, pack: bool = False) -> Recipe:
+    if lora:
         policy = adapter(model, rank=lora, alpha=2 * lora, lr=LR, autocast=bf16, pack_weights=pack)
+    else:
+        policy = trainable(model, lr=LR, autocast=bf16, pack_weights=pack)
     return Recipe(
         name="benchmark",
         tasks=Prompts(work.prompts(work.tasks * steps)),

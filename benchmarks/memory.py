@@ -67,7 +67,6 @@ def main() -> None:
     parser = side(__doc__.splitlines()[0])
     parser.add_argument("--roles", type=int, choices=(1, 2), required=True)
     parser.add_argument("--offload", action="store_true", help="who rests lies in the machine's own memory")
-    parser.add_argument("--lora", type=int, default=0, help="rank of the adapters; 0: each role has all weights")
     given = parser.parse_args()
     work, steps = work_of(given), given.warmup + given.steps
     recipe = recipe_of(work, given.model, steps, roles=given.roles, lora=given.lora, bf16=given.bf16)

@@ -38,7 +38,9 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=("float32", "bfloat16"), help="one kind of arithmetic")
     parser.add_argument("--size", default=SIZE, help="one of models.py")
-    parser.add_argument("--lora", type=int, metavar="RANK", help="the GRPO step trains an adapter of this rank")
+    parser.add_argument(
+        "--lora", type=int, default=0, metavar="RANK", help="rank of the adapter that the GRPO step trains"
+    )
     parser.add_argument("--trl-rows", type=int, default=32, metavar="N", help="rows of a backward pass of TRL")
     given = parser.parse_args()
     print("| what | | | ratio | spread |\n|---|---|---|---|---|")
@@ -70,7 +72,7 @@ def compare(kind: str, words: tuple[str, ...], rounds: int) -> None:
 def compare_trl(kind: str, words: tuple[str, ...], given: argparse.Namespace) -> None:
     """A GRPO step. In float32 ours decodes with packed weights, as a run of these sizes does. Prints its rows."""
     what = f"GRPO step, {kind}"
-    if given.lora is not None:
+    if given.lora:
         words = (*words, "--lora", str(given.lora))
         what = f"GRPO step of an adapter, {kind}"
     ours = [sys.executable, str(HERE / "grpo_step.py"), *words]

@@ -73,9 +73,9 @@ class Watch(TrainerCallback):
         self.peaks.append(peak(self.device))
 
 
-def adapter(rank: int | None) -> Any:
-    """PEFT's settings of an adapter on all linear layers, with those of the other side."""
-    if rank is None:
+def adapter(rank: int) -> Any:
+    """PEFT's settings of an adapter on all linear layers, with those of the other side; None for a rank of 0."""
+    if rank == 0:
         return None
     from peft import LoraConfig
 

@@ -91,7 +91,7 @@ def side(description: str, *, model: bool = True) -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--bf16", action="store_true", help="bfloat16 arithmetic over float32 weights")
-    parser.add_argument("--lora", type=int, metavar="RANK", help="train an adapter of all linear layers")
+    parser.add_argument("--lora", type=int, default=0, help="rank of an adapter of all linear layers; 0: all weights")
     return parser
 
 

@@ -65,7 +65,8 @@ def test_a_resumed_learner_waits_no_more_often():
     )
     waits = []
     for trainer in trainers:
-        trainer.policies["reference"].logprobs([((5, 6), (7,))])  # a model is looked at before it scores for the first time
+        # A model is looked at before it scores for the first time. That is over here, in both.
+        trainer.policies["reference"].logprobs([((5, 6), (7,))])
         with counted() as count:
             trainer.step()
         waits.append(count.waits)
