@@ -209,11 +209,13 @@ def _read_plan(path: Path, common: Mapping[str, Any], part: Any, fixed: Mapping[
             raise UnknownName(f"key of a part of study {path.name}", key, PART_KEYS)
     hints = hints_of(ComparisonPlan)
 
-    def checked(table: Mapping[str, Any]) -> dict[str, Any]:
+    def typed_values(table: Mapping[str, Any]) -> dict[str, Any]:
         return {key: _require_type(path, key, _as_tuple(value), hints[key]) for key, value in table.items()}
 
-    values = {**checked(common), **checked(part)}
-    values["overrides"] = (*checked(common).get("overrides", ()), *checked(part).get("overrides", ()))
+    values_of_all = typed_values(common)
+    values_of_part = typed_values(part)
+    values = {**values_of_all, **values_of_part}
+    values["overrides"] = (*values_of_all.get("overrides", ()), *values_of_part.get("overrides", ()))
     return ComparisonPlan(**values, **fixed, out=out)
 
 
