@@ -36,6 +36,20 @@ def test_tables_of_results_are_data_and_are_rendered_as_they_were_written(monkey
         assert parse_tables(render_tables(blocks)) == blocks, file
 
 
+def test_the_differences_that_a_page_counts_are_those_of_the_tables():
+    """How many differences come with a verdict, and how many of them are significant: nothing corrects for it."""
+    verdicts = []
+    for file in DOCS.glob("results/*/**/tables.json"):
+        tables = [block["table"] for block in json.loads(file.read_text(encoding="utf-8")) if "table" in block]
+        for table in tables:
+            if table["columns"][0] == "figure" and table["columns"][-1] == "difference":
+                verdicts += [row[-1] for row in table["rows"] if "significant" in row[-1]]
+    significant = [verdict for verdict in verdicts if re.search(r": (better|worse|higher|lower) by ", verdict)]
+    page = " ".join((DOCS / "results" / "how-studies-are-run.md").read_text(encoding="utf-8").split())
+    counted = re.search(r"hold (\d+) differences .* of which (\d+) are significant", page).groups()
+    assert counted == (str(len(verdicts)), str(len(significant)))
+
+
 def test_every_question_has_a_page_with_its_answer_first():
     """The index leads to each, and each has what a reader asks for, in this order."""
     results = DOCS / "results"
