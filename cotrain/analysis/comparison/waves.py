@@ -84,8 +84,7 @@ Job = tuple[Path, list[str]]  # the run's directory, the command
 
 
 def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> None:
-    """Run commands, ``workers`` at a time. They run in sessions of their own: of a Ctrl-C in the terminal they hear
-    from us, once, and have time to save where they are. What each says goes to ``RUN.log`` next to its directory.
+    """Run commands, ``workers`` at a time. What each says goes to ``RUN.log`` next to its directory.
 
     Raises UserError for a command that fails, StoppedBySignal; then every run has been stopped."""
     waiting = list(jobs)
@@ -109,9 +108,7 @@ def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> N
                 folder, command = waiting.pop(0)
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 output: BinaryIO = (folder.parent / f"{folder.name}.log").open("ab")
-                process = subprocess.Popen(
-                    command, stdout=output, stderr=output, env=environment, start_new_session=True
-                )
+                process = _begin_run(command, output, environment)
                 running[process] = (folder, output)
                 report_job(folder, "goes on" if command[3] == "resume" else "begins")
 
@@ -172,6 +169,27 @@ def alarms_suffix(folder: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError):
         return ""
     return f"; alarms: {', '.join(bands)}" if bands else ""
+
+
+TERMINAL_STOPS = (signal.SIGTTIN, signal.SIGTTOU)  # stop a process that talks to the terminal from the background
+
+
+def _begin_run(command: Sequence[str], output: BinaryIO, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start the process of a run in a process group of its own: of a Ctrl-C in the terminal it hears from us, once, and
+    has time to save where it is.
+
+    The group is in our session. Linux shares a processor among sessions before it looks at their processes
+    (``sched_autogroup_enabled``), so that with sessions of their own a hundred runs would weigh as much as a hundred
+    users, and nobody could lower them as one. A group that is not in the foreground would be stopped where it reads
+    the terminal; in a run such a read fails instead.
+    """
+    own_mask = signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL_STOPS)  # which a new process inherits
+    try:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, process_group=0
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, own_mask)
 
 
 @contextmanager
