@@ -10,6 +10,7 @@ import time
 import pytest
 
 from cotrain.analysis.comparison.waves import alarms_suffix, progress_line, run_jobs, share_done
+from cotrain.core.errors import UnknownName
 from cotrain.distributed.device_memory import PARALLEL_RUNS
 from tests.sentences import refuses
 
@@ -70,12 +71,24 @@ def test_runs_know_how_many_share_the_machine_and_one_that_is_killed_is_called_s
 
 
 def test_runs_are_in_groups_of_their_own_in_our_session(tmp_path):
-    """So they can be lowered as one: Linux shares a processor among sessions first. Nobody waits for input of theirs."""
+    """So they can be lowered as one: Linux shares a processor among sessions first. None of them waits for input."""
     note = "[os.getsid(0), os.getpgid(0) == os.getpid(), sys.stdin.read()]"
     code = f"import json, os, sys; json.dump({note}, open({str(tmp_path / 'seen')!r}, 'w'))"
     run_jobs([(tmp_path / "arm" / "seed-0", [sys.executable, "-c", code, "run"])], 1, lambda line: None)
     assert json.loads((tmp_path / "seen").read_text()) == [os.getsid(0), True, ""]
     assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGTTIN, signal.SIGTTOU}
+
+
+def test_a_run_that_is_done_is_looked_at_before_another_one_begins(tmp_path):
+    jobs = [(tmp_path / "arm" / name, [sys.executable, "-c", "", "run"]) for name in ("a", "b")]
+    lines = []
+
+    def refuse(folder):
+        raise UnknownName("measure", "gredy", [folder.name])
+
+    with refuses("E_UNKNOWN_MEASURE", names="a"):
+        run_jobs(jobs, 1, lines.append, refuse)
+    assert [line.partition("] ")[2] for line in lines] == ["arm a begins", "arm a is done, 1 to go"]
 
 
 RUN_AT_TERMINAL = """

@@ -44,11 +44,20 @@ def run_at_equal_cost(
     command: Callable[[RunKey], list[str]],
     workers: int,
     say: Callable[[str], None],
+    check_run: Callable[[RunKey], None],
 ) -> DearestArm | None:
-    """Make the runs of ``places``; ``command`` begins one or goes on with it. Without a budget, and unless batches or
-    updates are equal, runs of cheaper arms go on until they have spent what the dearest arm has; returns that arm, else
+    """Make the runs of ``places``; ``command`` begins one or goes on with it. ``check_run`` looks at each of them as
+    soon as it is done, and raises where the others need not be made. Without a budget, and unless batches or updates
+    are equal, runs of cheaper arms go on until they have spent what the dearest arm has; returns that arm, else
     None."""
-    run_jobs([(folder, command(place)) for place, folder in places.items() if not is_done(folder)], workers, say)
+    run_of_folder = {folder: run for run, folder in places.items()}
+    unfinished_jobs = []
+    for run, folder in places.items():
+        if is_done(folder):
+            check_run(run)
+        else:
+            unfinished_jobs.append((folder, command(run)))
+    run_jobs(unfinished_jobs, workers, say, lambda folder: check_run(run_of_folder[folder]))
     if plan.equal in ("batches", "updates") or plan.budget is not None:
         return None
     dearest, unfinished = runs_still_short(plan, places)
@@ -83,10 +92,17 @@ PROGRESS_SECONDS = 30.0  # between lines that say how far the runs are
 Job = tuple[Path, list[str]]  # the run's directory, the command
 
 
-def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> None:
-    """Run commands, ``workers`` at a time. What each says goes to ``RUN.log`` next to its directory.
+def run_jobs(
+    jobs: Sequence[Job],
+    workers: int,
+    say: Callable[[str], None],
+    check_done: Callable[[Path], None] = lambda folder: None,
+) -> None:
+    """Run commands, ``workers`` at a time. What each says goes to ``RUN.log`` next to its directory. ``check_done`` is
+    called with the directory of each run that is done.
 
-    Raises UserError for a command that fails, StoppedBySignal; then every run has been stopped."""
+    Raises UserError for a command that fails, StoppedBySignal, and what ``check_done`` raises; then every run has been
+    stopped."""
     waiting = list(jobs)
     began = time.monotonic()
     last_told = began
@@ -134,6 +150,7 @@ def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> N
                         f"compare: {folder} {how}: {' '.join(tail)}; see {log.name}", code="E_RUN_OF_COMPARISON_FAILED"
                     )
                 report_job(folder, f"is done, {len(waiting) + len(running)} to go{alarms_suffix(folder)}")
+                check_done(folder)
 
 
 def progress_line(done: Sequence[float], at_first: Sequence[float], seconds: float, *, idle: float = 0.0) -> str:
