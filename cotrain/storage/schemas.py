@@ -57,8 +57,8 @@ def refuse_adapter(path: Path) -> None:
 
 def refuse_missing(where: str) -> None:
     """Raise RunDirectoryError for what can be neither a run nor a model: nothing is there, no model of the package is
-    called so, and no model of the Hub can be. What is there is looked at by whoever opens it, but for an adapter: raises
-    ModelError."""
+    called so, and no model of the Hub can be. Raises ModelError for an adapter. What else is there is looked at by
+    whoever opens it."""
     refuse_adapter(Path(where))
     folder = Path(where)
     could_be_of_hub = where.count("/") == 1 and not folder.parent.is_dir()
