@@ -12,11 +12,11 @@ difference that is (``statistics.smallest_significant``).
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cotrain.core.errors import CotrainError, DataError
+from cotrain.core.input_files import parse_json
 from cotrain.core.statistics import mean_interval, paired_difference, smallest_significant
 from cotrain.storage.jsonl import read_jsonl
 
@@ -42,7 +42,7 @@ def evaluated(arm: Path, figure: str, split: str) -> dict[str, float]:
     for run in sorted(arm.glob("seed-*/")):
         path = run / f"eval-{split}.json"
         try:
-            found[run.name] = float(json.loads(path.read_text(encoding="utf-8"))["figures"][figure]["value"])
+            found[run.name] = float(parse_json(path.read_text(encoding="utf-8"))["figures"][figure]["value"])
         except (OSError, ValueError, KeyError) as error:
             raise DataError(f"{path}: no {figure} ({error}); expected what cotrain eval RUN --split wrote") from None
     if not found:

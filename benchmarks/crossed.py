@@ -11,12 +11,12 @@ from": the smallest difference that is (``statistics.smallest_significant``).
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import DataError
+from cotrain.core.input_files import parse_json
 from cotrain.core.statistics import paired_difference, smallest_significant
 
 FIGURES = ("balanced_accuracy", "false_positive_rate", "true_positive_rate", "best_of_n")
@@ -60,7 +60,7 @@ def rows(files: Sequence[Mapping[str, Any]]) -> list[str]:
 def opened(path: str) -> dict[str, Any]:
     """What ``cotrain xplay --json`` wrote. Raises DataError for a file that is missing or is something else."""
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        found = parse_json(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: {error}; expected what cotrain xplay --json prints") from None
     if not isinstance(found, dict) or not {"generators", "verifiers", "cells"} <= found.keys():

@@ -51,6 +51,7 @@ from work import Work, now, process_age, use_device, versions
 
 from cotrain.algorithms.contract import LossTerm
 from cotrain.algorithms.grpo import GRPO
+from cotrain.core.input_files import parse_json
 from cotrain.core.signals import OUTCOME
 from cotrain.core.threads import usable_cores
 from cotrain.inference.local import LocalEngine
@@ -261,7 +262,7 @@ class Kept:
         """``key``: sizes, device and commit; what a file holds of another one is dropped."""
         self._file, self._key = file, key
         try:
-            saved = json.loads(file.read_text(encoding="utf-8"))
+            saved = parse_json(file.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             saved = {}
         self._sections: dict[str, list[list[str]]] = saved.get("sections", {}) if saved.get("key") == key else {}

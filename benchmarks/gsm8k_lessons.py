@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import CotrainError, DataError
+from cotrain.core.input_files import parse_json
 
 Row = dict[str, Any]
 LESSONS, REVIEWED = 128, 1024
@@ -42,7 +43,7 @@ ASK = (
 def read_problems(file: Path) -> list[Row]:
     """Rows in the order of a hash of their questions. Raises DataError for a file that is not GSM8K."""
     try:
-        rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        rows = [parse_json(line) for line in file.read_text(encoding="utf-8").splitlines()]
         bad = [row for row in rows if "####" not in row["answer"] or not row["question"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{file}: {type(error).__name__}: {error}; expected rows of GSM8K") from error

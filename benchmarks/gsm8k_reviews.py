@@ -36,6 +36,7 @@ from gsm8k_equations import claimed_answer, equations_in, value_of
 from gsm8k_lessons import conversation, read_problems, short_solution
 
 from cotrain.core.errors import CotrainError, DataError
+from cotrain.core.input_files import parse_json
 from cotrain.core.types import ParseFailure
 from cotrain.formats.answers import free_solution
 from cotrain.formats.free_verdicts import WORDS, free_review
@@ -117,7 +118,7 @@ def lesson_of(question: str, text: str, right: bool, gold: str, prompt: str) -> 
 def sampled_answers(file: Path) -> Iterator[Row]:
     """The rows of a suite that were sampled and graded. Raises DataError for another file."""
     try:
-        rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+        rows = [parse_json(line) for line in file.read_text(encoding="utf-8").splitlines()]
         yield from (row for row in rows if row.get("sample", -1) >= 0 and row["correct"] is not None)
     except (OSError, ValueError, KeyError) as error:
         raise DataError(f"{file}: {type(error).__name__}: {error}; expected suite-gsm8k.jsonl") from error

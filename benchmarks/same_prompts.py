@@ -33,7 +33,7 @@ def main() -> None:
     try:
         head, *rows = [json.loads(line) for line in given.suite.read_text(encoding="utf-8").splitlines()]
         solver = head["settings"]["roles"]["solver"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
         parser.error(
             f"{given.suite}: {error!r}; expected suite-NAME.jsonl, as `cotrain eval MODEL --suite NAME` leaves it"
         )

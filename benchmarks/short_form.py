@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import CotrainError, DataError
+from cotrain.core.input_files import parse_json
 
 Row = dict[str, Any]
 LESSONS, REVIEWED, FEW, HELD_OUT = 900, 120, 64, 323
@@ -69,7 +70,7 @@ def problems(path: Path) -> Iterator[tuple[str, str, str]]:
                 yield f"{body} {question}".strip(), one.findtext("Formula") or "", one.findtext("Answer") or ""
         else:
             for line in path.read_text(encoding="utf-8").splitlines():
-                row = json.loads(line)
+                row = parse_json(line)
                 yield str(row["question"]), str(row["formula"]), str(row["answer"])
     except (OSError, ValueError, KeyError, TypeError, ElementTree.ParseError) as error:
         raise DataError(f"{path}: {type(error).__name__}: {error}; expected ASDiv.xml") from error
@@ -159,7 +160,7 @@ def few_labels(found: dict[str, tuple[str, str]], path: Path) -> dict[str, list[
         raise DataError(f"{len(single)} problems of one operation, expected more than {FEW}: all of ASDiv")
     seen, target = {letters(one) for one in found}, [{"question": one, "answer": found[one][1]} for one in single[FEW:]]
     try:
-        for row in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+        for row in map(parse_json, path.read_text(encoding="utf-8").splitlines()):
             question = " ".join(row["question"].split())
             number = NUMBER.fullmatch(row["answer"])
             if row["type"] in MAWPS and number and letters(question) not in seen:

@@ -14,7 +14,6 @@ are 95 % intervals over seeds and problems; the dashed line of a colour is where
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import CotrainError, DataError
+from cotrain.core.input_files import parse_json
 from cotrain.core.statistics import Estimate
 from cotrain.reports.compare_svg import COLOURS, HEIGHT, LEFT, LINE, WIDTH, Frame
 from cotrain.reports.lines import axis_ticks
@@ -69,7 +69,7 @@ AXES = {
 def read_parts(path: Path) -> Mapping[str, Any]:
     """The parts of a study, each with its arms. Raises DataError for a file that is none."""
     try:
-        parts = json.loads(path.read_text(encoding="utf-8"))["parts"]
+        parts = parse_json(path.read_text(encoding="utf-8"))["parts"]
         return {name: dict(part["arms"]) for name, part in parts.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{path}: {error}; expected the study.json of a study") from None

@@ -13,12 +13,12 @@ bfloat16 as at the start (arXiv 2505.11711). Intervals are Student's over seeds,
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import CotrainError, DataError
+from cotrain.core.input_files import parse_json
 from cotrain.core.statistics import Estimate, mean_interval, paired_difference
 from cotrain.runs import opening
 from cotrain.storage.jsonl import read_jsonl
@@ -37,7 +37,7 @@ def seeds_of(arm: Path) -> list[Path]:
 def opened(path: Path, *keys: str) -> dict[str, Any]:
     """A JSON file of a run. Raises DataError for one that cannot be read or lacks a key."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: {error}; expected what a finished run or cotrain eval wrote") from None
     for key in keys:

@@ -12,6 +12,7 @@ from cotrain.cli.flags import Parser, add_count, one_of, typed_flags
 from cotrain.cli.stages import (
     add_lenient_flag,
     add_stage_flags,
+    check_settings_unchanged,
     check_unused,
     note_columns,
     note_quarantine,
@@ -96,6 +97,8 @@ def pretrain(argv: Sequence[str], ranks: Ranks | None = None) -> int:
     arguments = _parse_pretrain(argv, ranks)
     from cotrain.pretraining import pretrain as stage
 
+    if ranks is None:
+        check_settings_unchanged(arguments, start=arguments.model or "new", lr=arguments.lr, about={})
     quarantine = quarantine_of(arguments)
     corpus = _training_text(arguments.data, arguments.seed, quarantine)
     if ranks is None:

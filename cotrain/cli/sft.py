@@ -8,14 +8,16 @@ from __future__ import annotations
 import inspect
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotrain.cli.flags import Parser, add_count
 from cotrain.cli.stages import (
+    SAMPLES,
     add_lenient_flag,
     add_stage_flags,
+    check_settings_unchanged,
     note_columns,
     note_quarantine,
     prepare_stage,
@@ -33,6 +35,7 @@ from cotrain.storage.jsonl import encode_row
 
 if TYPE_CHECKING:
     from cotrain.cli.stage_ranks import StageCommand
+    from cotrain.models.lora import Lora
     from cotrain.pretraining.pretrain import Parts
     from cotrain.pretraining.ranks import Ranks
     from cotrain.pretraining.trainer import TrainingOutcome
@@ -54,6 +57,8 @@ def sft(argv: Sequence[str], ranks: Ranks | None = None) -> int:
     verifier will say in a run is taught by `cotrain teach`."""
     _refuse_role(argv)
     arguments = _parse_sft(argv, ranks)
+    if ranks is None:
+        check_same_tuning(arguments)
     quarantine = quarantine_of(arguments)
     if arguments.data is None:
         lessons = _practice_lessons(arguments.seed)
@@ -131,6 +136,7 @@ class Lessons:
     parts: Parts  # corpora of conversations, each with its weight
     taught: Mapping[str, Any] = field(default_factory=dict)  # prompt and answer format of the role that is taught
     own_rows: Sequence[Mapping[str, Any]] = ()  # conversations that the model wrote itself (``teach --from-samples``)
+    sampling: Mapping[str, Any] | None = None  # the flags by which ``own_rows`` were drawn
     kept_work: KeptWork | None = None  # keeps ``own_rows`` on disk until the model is written
     in_own_formats: bool = False  # whether the conversations are in the package's own formats
 
@@ -163,7 +169,6 @@ def fine_tune(
 ) -> int:
     """Fine-tune ``--model`` on ``lessons``, write it to ``--out`` and return the exit code. The other ranks of
     ``--world`` run ``command`` with ``argv``; in one of them ``ranks`` is its own rank."""
-    from cotrain.models.lora import Lora
     from cotrain.pretraining import sft as stage
 
     lr = arguments.lr or _default_lr(arguments)
@@ -191,7 +196,8 @@ def fine_tune(
             plan={"save_every": arguments.save_every},
             device=arguments.device,
             taught=lessons.taught,
-            lora=None if arguments.lora is None else Lora(rank=arguments.lora),
+            sampling=lessons.sampling,
+            lora=_lora_of(arguments),
             ranks=own_rank,
         )
     if not own_rank.is_first:
@@ -199,6 +205,22 @@ def fine_tune(
     _write_beside_model(outcome, lessons, Path(arguments.out))
     write_quarantine(quarantine, arguments.out)
     return report_outcome(outcome, arguments.out)
+
+
+def check_same_tuning(arguments: Any, sampling: Mapping[str, Any] | None = None) -> None:
+    """Raise RunDirectoryError where ``--resume`` has other settings than the fine-tuning in ``--out`` was begun
+    with. ``sampling``: the flags by which the model's own conversations are drawn."""
+    lora = _lora_of(arguments)
+    about = {"lora": None if lora is None else asdict(lora)}
+    lr = arguments.lr or _default_lr(arguments)
+    check_settings_unchanged(arguments, start=str(arguments.model), lr=lr, about=about, sampling=sampling)
+
+
+def _lora_of(arguments: Any) -> Lora | None:
+    """The adapter of ``--lora``."""
+    from cotrain.models.lora import Lora
+
+    return None if arguments.lora is None else Lora(rank=arguments.lora)
 
 
 def _default_lr(arguments: Any) -> float:
@@ -220,6 +242,6 @@ def _write_beside_model(outcome: TrainingOutcome, lessons: Lessons, out: Path) -
     if lessons.in_own_formats:  # roles then ask it in the short prompts of the shipped models
         mark_terse_prompts(out)
     if lessons.own_rows:
-        replace_file(out / "samples.jsonl", b"".join(map(encode_row, lessons.own_rows)))
+        replace_file(out / SAMPLES, b"".join(map(encode_row, lessons.own_rows)))
     if lessons.kept_work is not None:
         lessons.kept_work.finish()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cotrain.cli.stage_ranks import StageCommand
     from cotrain.pretraining.ranks import Ranks
 
+SAMPLES = "samples.jsonl"  # what the model wrote itself and learned, written last
 INTERRUPTED = 130  # exit code of a training that can be resumed, as shells have it after Ctrl-C
 
 
@@ -102,6 +103,28 @@ def prepare_stage(parser: Parser, arguments: Any, ranks: Ranks | None) -> None:
     check_trackers(arguments.tracker)
     if arguments.model:  # none of a new model
         check_fits_context(arguments.model, arguments.length, arguments.out)
+
+
+def check_settings_unchanged(
+    arguments: Any, *, start: str, lr: float, about: Mapping[str, Any], sampling: Mapping[str, Any] | None = None
+) -> None:
+    """Raise RunDirectoryError where ``--resume`` goes on with other settings than the training in ``--out`` was begun
+    with, before the texts are read or drawn. ``start``: the model that it began with; ``about``: what is saved beside
+    it; ``sampling``: the flags by which texts are drawn that the model itself writes."""
+    if not arguments.resume:
+        return
+    from cotrain.pretraining.pretrain import step_count
+    from cotrain.pretraining.trainer import check_resumed
+
+    plan = {
+        "steps": step_count(arguments.tokens, arguments.batch_tokens, arguments.length),
+        "rows": arguments.batch_tokens // arguments.length,
+        "length": arguments.length,
+        "lr": lr,
+        "optimizer": arguments.optimizer,
+        "seed": arguments.seed,
+    }
+    check_resumed(arguments.out, plan, {"start": start, **about}, sampling)
 
 
 def _check_world(parser: Parser, arguments: Any) -> None:
@@ -323,3 +346,19 @@ def report_outcome(outcome: Any, out: str) -> int:
         print(f"a sample: {escape_terminal(outcome.sample)}")
     print(f"model: {out}  ({'; '.join(figures)})")
     return 0
+
+
+def was_finished(arguments: Any) -> bool:
+    """Whether ``--out`` holds a finished training on what the model wrote, with all that is written beside it."""
+    from cotrain.pretraining.trainer import training_is_finished
+
+    return training_is_finished(arguments.out) and (Path(arguments.out) / SAMPLES).is_file()
+
+
+def report_finished(arguments: Any) -> int:
+    """Print that the training was finished before, and return the exit code."""
+    from cotrain.pretraining.pretrain import step_count
+    from cotrain.pretraining.trainer import finished_before
+
+    steps = step_count(arguments.tokens, arguments.batch_tokens, arguments.length)
+    return report_outcome(finished_before(steps), arguments.out)

@@ -15,8 +15,23 @@ from typing import TYPE_CHECKING, Any, Literal
 from cotrain import __version__
 from cotrain.cli.common import prompt_of
 from cotrain.cli.flags import Parser, add_count, one_of
-from cotrain.cli.sft import LR_DEFAULT, TAUGHT_ROLES, Lessons, add_lora_flag, add_model_flag, fine_tune
-from cotrain.cli.stages import add_lenient_flag, add_stage_flags, prepare_stage, quarantine_of
+from cotrain.cli.sft import (
+    LR_DEFAULT,
+    TAUGHT_ROLES,
+    Lessons,
+    add_lora_flag,
+    add_model_flag,
+    check_same_tuning,
+    fine_tune,
+)
+from cotrain.cli.stages import (
+    add_lenient_flag,
+    add_stage_flags,
+    prepare_stage,
+    quarantine_of,
+    report_finished,
+    was_finished,
+)
 from cotrain.core.errors import ConfigError, unknown_message
 from cotrain.core.verbosity import print_progress
 from cotrain.data.malformed_rows import Quarantine
@@ -77,6 +92,10 @@ def teach_solver(argv: Sequence[str], ranks: Ranks | None = None) -> int:
     --data has worked solutions: question and answer, prompt and completion, messages, or conversations (ShareGPT). With
     --from-samples it has problems and answers, and the model learns its own solutions that are right."""
     arguments = _parse_solver(argv, ranks)
+    if ranks is None:
+        check_same_tuning(arguments, _sampling_flags(arguments))
+    if arguments.from_samples and arguments.resume and was_finished(arguments):
+        return report_finished(arguments)
     quarantine = quarantine_of(arguments)
     if arguments.from_samples:
         lessons = _own_solutions(arguments, quarantine)
@@ -137,7 +156,13 @@ def _own_solutions(arguments: Any, quarantine: Quarantine | None) -> Lessons:
         say=print_progress,
         work=work,
     )
-    return Lessons(parts=[(corpus, WHOLE)], taught=_taught_solver(role), own_rows=rows, kept_work=work)
+    return Lessons(
+        parts=[(corpus, WHOLE)],
+        taught=_taught_solver(role),
+        own_rows=rows,
+        sampling=_sampling_flags(arguments),
+        kept_work=work,
+    )
 
 
 def _taught_solver(role: Role) -> dict[str, Any]:
@@ -155,6 +180,10 @@ def teach_verifier(argv: Sequence[str], ranks: Ranks | None = None) -> int:
     problems and answers: the model solves them, and learns reviews of these solutions, its own right ones, or with
     --reviews 0 such as are written from the truth."""
     arguments = _parse_verifier(argv, ranks)
+    if ranks is None:
+        check_same_tuning(arguments, _sampling_flags(arguments))
+    if arguments.from_samples and arguments.resume and was_finished(arguments):
+        return report_finished(arguments)
     quarantine = quarantine_of(arguments)
     if arguments.from_samples:
         lessons = _own_reviews(arguments, quarantine)
@@ -241,7 +270,9 @@ def _own_reviews(arguments: Any, quarantine: Quarantine | None) -> Lessons:
         work=work,
     )
     taught = _taught_verifier(verifier, arguments)
-    return Lessons(parts=[(corpus, WHOLE)], taught=taught, own_rows=rows, kept_work=work)
+    return Lessons(
+        parts=[(corpus, WHOLE)], taught=taught, own_rows=rows, sampling=_sampling_flags(arguments), kept_work=work
+    )
 
 
 def _review_format(arguments: Any) -> Literal["steps", "genrm"]:
@@ -329,10 +360,17 @@ NOT_OF_SAMPLES = (  # flags that change no sample, so that a command with other 
 )
 
 
+def _sampling_flags(arguments: Any) -> dict[str, Any] | None:
+    """The flags that the model's own samples depend on; None where it draws none."""
+    if not arguments.from_samples:
+        return None
+    return {name: value for name, value in vars(arguments).items() if name not in NOT_OF_SAMPLES}
+
+
 def _open_kept_work(arguments: Any, role: str) -> KeptWork:
     """Where samples are kept until the model is written, so that the same command takes them up again. They are the
     same as long as the flags, the files that these name, and cotrain itself are."""
-    sampling_flags = {name: value for name, value in vars(arguments).items() if name not in NOT_OF_SAMPLES}
+    sampling_flags = _sampling_flags(arguments) or {}
     files = [arguments.data, arguments.model, arguments.prompt, getattr(arguments, "verifier_prompt", None)]
     stamps = [stamp_of(file) for file in files if file]
     work = KeptWork(Path(arguments.out), {"role": role, **sampling_flags, "files": stamps, "cotrain": __version__})

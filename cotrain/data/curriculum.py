@@ -38,6 +38,7 @@ from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.notes import CORRECT
 from cotrain.core.seeding import seed_of
 from cotrain.core.types import Episode, State, Task, TaskSource, take_fields
+from cotrain.core.verbosity import print_note
 from cotrain.data.question_text import normal_question
 from cotrain.data.row_files import lines_of, object_of
 
@@ -101,8 +102,9 @@ class AdaptiveRamp:
                 )
 
     def with_episodes(self, episodes: Sequence[Episode], step: int) -> AdaptiveRamp:
-        """The ramp after a step with these episodes. Without a graded answer, as when graders failed, it holds. Raises
-        ConfigError where answers are never graded."""
+        """The ramp after a step with these episodes. Without a graded answer, as when graders failed, it holds; where
+        nobody answered in the first step, it says so. Raises ConfigError where answers are never graded: whether a
+        protocol grades them shows when it is played."""
         grades = self._grades(episodes)
         graded = [grade for grade in grades if grade is not None]
         if graded:
@@ -115,6 +117,11 @@ class AdaptiveRamp:
                 f"target_solve_rate: none of the {len(grades)} answers of step {step + 1} was graded, so there is no "
                 "solve rate to follow; leave it out",
                 code="E_RAMP_NOTHING_GRADED",
+            )
+        if not grades and step == 0:
+            print_note(
+                f"target_solve_rate: {_role_words(self.roles)} gave no answer in step 1, so training problems stay the "
+                f"easiest {self.share:.0%} until there are some"
             )
         return self
 
@@ -134,6 +141,12 @@ class AdaptiveRamp:
     def restore_state(self, state: State) -> AdaptiveRamp:
         share, solve_rate = take_fields("a ramp", state, "share", "solve_rate")
         return replace(self, share=share, solve_rate=solve_rate)
+
+
+def _role_words(roles: Sequence[str]) -> str:
+    """These roles in a sentence: role 'solver'; roles 'first', 'second'."""
+    names = ", ".join(map(repr, roles))
+    return f"role {names}" if len(roles) == 1 else f"roles {names}"
 
 
 def share_at(step: int, steps: int) -> float:

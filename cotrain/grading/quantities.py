@@ -6,7 +6,8 @@ which ``unit_ratio`` compares:
 - a **measure** (cm, km/h, square feet, €) converts into another by a factor: 1 hour is 60 minutes, not 1 minute, and 1
   hour 30 minutes are 90;
 - a **counted thing** (apples, gold stickers) is the same as another if the two share a word, or if one of them has a
-  word for anything (pieces, children); a measure is never a counted thing;
+  word for anything (pieces, children). A measure is a counted thing only where its name may also be one (bars, pound
+  cakes): such a unit has dimensions and words, and is compared by either;
 - a **base** converts into no other: 1010_2 is not 1010_3.
 
 Left out: prefixes beyond nano and giga, litres in gallons, months in days, Fahrenheit in Celsius.
@@ -31,7 +32,7 @@ MAX_DIGITS = 999  # of a fraction's numerator and denominator together
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """A measure (dimensions and a factor) or a counted thing (words)."""
+    """A measure (dimensions and a factor), a counted thing (words), or what may be either (bars, pound cakes)."""
 
     dimensions: tuple[tuple[str, int], ...] = ()  # of a measure: name and exponent of each, sorted
     factor: Fraction = Fraction(1)  # of a measure: in the units of its dimensions that ``_MEASURES`` gives the factor 1
@@ -129,6 +130,16 @@ thousandth millionth billionth mille repeating recurring squared cubed doubled t
 negative inverse reciprocal choose percent than mod modulo or not but maybe perhaps could else sin cos tan log exp sqrt
 root factorial plus minus over divided multiplied is are if for when where to pi answer least most wrong incorrect
 unless twenty thirty forty fifty sixty seventy eighty ninety"""
+# Of these, words that say only which things are counted where a plural follows: 5 third graders, 6 wrong answers.
+_ADJECTIVES = frozenset(
+    """third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth twentieth double negative inverse wrong
+incorrect answer log root""".split()  # noqa: SIM905  a list of words is read as one
+)
+# Their plurals that are things themselves: 3 real roots, 24 zeros, 5 logs of wood. A score is twenty, scores are not.
+_THINGS = frozenset(("answers", "inverses", "logs", "roots", "scores", "zeros", "zeroes"))
+# Names of measures that are things in every house and garden, too: 5 bars of soap, 3 coffee cups.
+_EVERYDAY = frozenset(("bar", "cup", "foot", "feet", "knot", "mole", "yard"))
+_PREPOSITIONS = frozenset("of in on at for from with to per".split())  # noqa: SIM905  end what is counted
 # Multipliers. A pair is none: "8 pairs" answers how many pairs there are.
 _SCALES = {"hundred": 10**2, "thousand": 10**3, "lakh": 10**5, "million": 10**6, "crore": 10**7, "billion": 10**9}
 _SCALES |= {"trillion": 10**12, "quadrillion": 10**15, "quintillion": 10**18, "sextillion": 10**21}
@@ -310,15 +321,16 @@ def parse_unit(phrase: str) -> Unit | None:
     phrase = _behind_preposition(phrase.strip())
     if phrase.casefold() in _PER_CENT_WORDS:
         return PERCENT
+    things = _things_counted(phrase)
     measure = _parse_measure(phrase) or _described_measure(phrase)
     if measure is not None:
-        return measure
+        return replace(measure, words=things)
+    phrase, n_compounds = _NUMBER_COMPOUND.subn("", phrase)  # 5 ten-dollar bills are no dollars, but five bills
     words = [word for word in _BETWEEN_WORDS.split(phrase) if word]
     is_sentence = len(words) > 6
     if not words or is_sentence or not all(word.isalpha() for word in words):
         return None
-    spellings = {word.casefold() for word in words} | {_singular_word(word) for word in words}
-    if not _NO_UNITS.isdisjoint(spellings):
+    if any(_changes_value(word, following) for word, following in zip(words, [*words[1:], ""], strict=True)):
         return None
     has_variable = any(len(word) == 1 and word not in "aA" for word in words)  # "apples x", but "dollars a day"
     if words[0] == "and" or has_variable:
@@ -329,9 +341,48 @@ def parse_unit(phrase: str) -> Unit | None:
     # a part of the unit only, so these are compared by their words.
     units = [_unit_of(word) for word in words if len(word) > 2]
     measures = [unit for unit in units if unit is not None]
-    if len(measures) == 1 and "per" not in words and words[0].casefold() not in ("square", "cubic", "sq"):
-        return measures[0]
+    is_measured = len(measures) == 1 and "per" not in words and words[0].casefold() not in ("square", "cubic", "sq")
+    if is_measured and not n_compounds:
+        return replace(measures[0], words=things)
     return Unit(words=frozenset(map(_singular_word, words)))
+
+
+def _changes_value(word: str, following: str) -> bool:
+    """Whether a word behind a number, with another word or "" behind it, changes the number's value, or makes it a
+    sentence."""
+    word = word.casefold()
+    if word in _THINGS:
+        return False
+    if word in _ADJECTIVES and _is_plural(following) and _unit_of(following) is None:
+        return False
+    return word in _NO_UNITS or _singular_word(word) in _NO_UNITS
+
+
+def _things_counted(phrase: str) -> frozenset[str]:
+    """The words of the things that a phrase with a measure may count, in the singular: of "bars of soap" and "coffee
+    cups", as their names are those of things, and of "pound cakes", where the measure says which; none of "cups of
+    coffee" and "pounds apples"."""
+    words = [word.casefold() for word in _BETWEEN_WORDS.split(phrase) if word]
+    ends = [place for place, word in enumerate(words) if word in _PREPOSITIONS]
+    counted = words[: ends[0]] if ends else words
+    if not counted:
+        return frozenset()
+    head = counted[-1]
+    first_unit = _unit_of(counted[0]) if len(counted[0]) > 2 else None
+    names_which = len(counted) > 1 and first_unit is not None and not _is_plural(counted[0]) and _is_plural(head)
+    if _singular_word(head) == "bar":
+        counted = words  # pressure is of nothing
+    elif _singular_word(head) in _EVERYDAY:
+        is_measure_of = "of" in words
+        counted = [] if is_measure_of else counted
+    elif not names_which or _unit_of(head) is not None:
+        counted = []
+    return frozenset(map(_singular_word, counted)) - _ANYTHING
+
+
+def _is_plural(word: str) -> bool:
+    """Whether a word looks like a plural."""
+    return len(word) > 3 and _singular_word(word) != word.casefold()
 
 
 def _singular_word(word: str) -> str:
@@ -346,6 +397,8 @@ def _singular_word(word: str) -> str:
 def unit_ratio(unit: Unit, other: Unit) -> Fraction | None:
     """How many of ``other`` one ``unit`` is; None where they do not convert. For counted things it is 1 where they may
     be the same."""
+    if unit.dimensions and unit.dimensions == other.dimensions:
+        return unit.factor / other.factor
     if unit.words and other.words:
         share_a_word = not unit.words.isdisjoint(other.words)
         one_means_anything = not _ANYTHING.isdisjoint(unit.words | other.words)
@@ -353,13 +406,17 @@ def unit_ratio(unit: Unit, other: Unit) -> Fraction | None:
     if unit.words or other.words:  # a measure, and words that may all stand for it, such as "units"
         means_anything = (unit.words or other.words) <= _ANYTHING
         return Fraction(1) if means_anything else None
-    return unit.factor / other.factor if unit.dimensions == other.dimensions else None
+    return None
 
 
 # -- an answer with its unit
 
 _PER_CENT_WORDS = ("%", "\\%", "percent", "per cent", "pct", "percentage", "percents")
 _BETWEEN_WORDS = re.compile(r"[\s()./,-]+|\^\s*\{?-?\d\}?")
+_NUMBER_COMPOUND = re.compile(  # the number of "two-liter bottles" and "twenty-dollar bills", and no half
+    rf"\b(?:{'|'.join((*_BASES, 'twenty', 'thirty', 'forty', 'fifty', 'hundred', 'thousand'))})-(?=[a-zA-Z])",
+    re.IGNORECASE,
+)
 # Parts of the patterns below.
 _TEXT = r"\\(?:text|mbox|mathrm|textrm|textbf|textnormal|textit|operatorname|mathbf|rm)"
 _INSIDE = r"\{((?:[^{}]|\{[^{}]*\})*)\}"  # {…}, with braces of one more level in it; what is inside is a group
@@ -430,7 +487,9 @@ _PRIMES = re.compile(r"(\d+)\s*'\s*(\d+(?:\.\d+)?)\s*(?:''|\")?\Z")  # 5'6", 5'6
 
 # Numbers.
 _HAS_WORD = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z]{3}")  # three letters that are no command of TeX
-_SCALE = re.compile(rf"^[\s~]*(?:{_TEXT}\s*\{{\s*)?({'|'.join(_SCALES)})s?\b\s*", re.I)  # " million dollars"
+_SCALE = re.compile(  # " million dollars", " dozens", and not " scores", which are things
+    rf"^[\s~]*(?:{_TEXT}\s*\{{\s*)?(?!scores\b)({'|'.join(_SCALES)})s?\b\s*", re.I
+)
 _NUMBER = re.compile(
     r"(?P<sign>[-+]?)\s*(?:"
     r"(?P<digits>\d[\d,]*(?:\.\d*)?|\.\d+)"  # 1,234.5

@@ -58,9 +58,11 @@ VERDICTS_SHOWN: Mapping[str, Statistic] = {
 }
 
 
-def _about(measure: Measure, *roles: str) -> Measure:
-    """Marks it with the roles that it reads, so that a recipe without one of them is refused."""
-    vars(measure)["roles"] = roles
+def with_names(measure: Measure, *, roles: Sequence[str], figures: Iterable[str]) -> Measure:
+    """Mark a measure with the roles that it reads, so that a recipe without one of them is refused, and with the names
+    of all figures that it may give, so that a comparison by another one is refused before it is run."""
+    vars(measure)["roles"] = tuple(roles)
+    vars(measure)["figures"] = frozenset(figures)
     return measure
 
 
@@ -83,7 +85,10 @@ def measure_solver(role: str, k: int) -> Measure:
             shares[f"{role}/majority@{k}"] = make_figure(counts, Share("vote", "enough"), tasks)
         return defined_figures(shares)
 
-    return _about(measure, role)
+    names = ["pass@1", "step_accuracy", "parsed"]
+    if k > 1:
+        names += [f"pass@{k}", f"majority@{k}"]
+    return with_names(measure, roles=[role], figures=[f"{role}/{name}" for name in names])
 
 
 NEEDS_NO_TRUTH = ("parsed", "swap_agreement")  # figures of problems that nobody knows the answer to
@@ -137,7 +142,7 @@ def measure_pass_at_k(role: str, most: int) -> Measure:
             figures[f"{role}/pass@{k}"] = make_figure(counts, share, tasks_with_enough)
         return defined_figures(figures)
 
-    return _about(measure, role)
+    return with_names(measure, roles=[role], figures=[f"{role}/pass@{k}" for k in ks])
 
 
 def answer_counts(traces: Sequence[Trace], k: int) -> dict[str, float]:
@@ -178,7 +183,8 @@ def measure_selection(role: str, verifier: str, k: int) -> Measure:
             }
         )
 
-    return _about(measure, role, verifier)
+    names = [f"{role}/best@{k}", f"{role}/weighted@{k}"]
+    return with_names(measure, roles=[role, verifier], figures=names)
 
 
 def measure_verifier(verifier: str, gap: str = "gap") -> Measure:
@@ -197,7 +203,8 @@ def measure_verifier(verifier: str, gap: str = "gap") -> Measure:
         }
         return defined_figures({**figures, gap: make_figure(counts, GAP, total["all"])})
 
-    return _about(measure, verifier)
+    names = [f"{verifier}/{name}" for name in VERDICTS_SHOWN]
+    return with_names(measure, roles=[verifier], figures=[*names, gap])
 
 
 def measure_metadata(role: str, key: Metadata[Any], *, low: float = 0.0, high: float = 1.0) -> Measure:
@@ -214,7 +221,7 @@ def measure_metadata(role: str, key: Metadata[Any], *, low: float = 0.0, high: f
         total = sum(row["count"] for row in counts.values())
         return defined_figures({f"{role}/metadata/{key.name}": make_figure(counts, statistic, total)})
 
-    return _about(measure, role)
+    return with_names(measure, roles=[role], figures=[f"{role}/metadata/{key.name}"])
 
 
 def measure_solver_and_verifier(verifier: str, k: int = 8) -> tuple[Measure, ...]:

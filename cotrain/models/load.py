@@ -59,6 +59,7 @@ from cotrain.models.files import (
 from cotrain.models.linear import use_onednn
 from cotrain.models.memory import out_of_memory
 from cotrain.prompts.render import Renderer, generation_config_of
+from cotrain.storage.schemas import refuse_adapter
 
 ATTENTION = "sdpa"  # the default
 TOKENS_TRIED = 64  # tokens of a vocabulary that are tried, to see whether a tokenizer can read
@@ -359,13 +360,7 @@ def _quiet_logging() -> Iterator[None]:
 def check_directory(path: Path) -> None:
     """Raise ModelError for a directory without a model, or with files that do not fit together. Nothing is built."""
     where = f"model {str(path)!r}"
-    if (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
-        raise ModelError(
-            f"{where}: an adapter without its base{_base_text(path)}; give the base with --model BASE, --lora RANK and "
-            f"--set policies.generator.lora.path={path}, or export it whole with `cotrain export RUN --role ROLE "
-            "--merged`",
-            code="E_ADAPTER_WITHOUT_BASE",
-        )
+    refuse_adapter(path)
     check_files(path, where)
     if not (path / "config.json").is_file():
         raise ModelError(
@@ -382,15 +377,6 @@ def check_directory(path: Path) -> None:
         raise ModelError(f"{where}: no *.safetensors file; {present}", code="E_NO_WEIGHTS")
     names = [key for _, key in shapes_in(path, path)]
     check_config(read_object(path / "config.json", where), names, where)
-
-
-def _base_text(path: Path) -> str:
-    """The quoted name of the base in an adapter's configuration, after a space; "" if there is none."""
-    try:
-        base = read_object(path / "adapter_config.json", f"model {str(path)!r}")["base_model_name_or_path"]
-    except (ModelError, KeyError):
-        return ""
-    return f" {base!r}"
 
 
 def _fetch_model(name: str | os.PathLike[str], *, code: bool = False, weights: bool = True) -> Path:

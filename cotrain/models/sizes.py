@@ -66,7 +66,7 @@ def model_size(name: str | os.PathLike[str], *, trust_remote_code: bool = False)
     resolved = resolve_model(name)
     where = resolved if isinstance(resolved, Path) else _cached_directory(resolved)
     if where is not None and has_config_alone(where):  # planned before it is downloaded
-        shapes = _config_shapes(where)
+        shapes = _config_shapes(where, trust_remote_code)
     elif where is not None:
         check_directory(where)
         shapes = shapes_in(where, name)
@@ -138,24 +138,26 @@ def has_config_alone(where: Path) -> bool:
     return (where / "config.json").is_file() and next(weights, None) is None
 
 
-def _config_shapes(where: Path) -> Shapes:
-    """The shapes of the weights of a model with this configuration; tied weights once."""
+def _config_shapes(where: Path, trust_remote_code: bool) -> Shapes:
+    """The shapes of the weights of a model with this configuration; tied weights once. ``trust_remote_code``: build it
+    by Python files that come with it; without, transformers raises for them instead of asking at the terminal."""
     label = f"model {str(where)!r}"
     check_config(read_object(where / "config.json", label), None, label)
     with report_model_errors(label, "config.json "), torch.device("meta"):
-        config = AutoConfig.from_pretrained(where)
-        model = AutoModelForCausalLM.from_config(config)
+        config = AutoConfig.from_pretrained(where, trust_remote_code=trust_remote_code)
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
     return [(tuple(weights.shape), name) for name, weights in model.named_parameters()]
 
 
 @functools.lru_cache(maxsize=64)
 def weight_shapes(name: str) -> Shapes | None:
-    """The shapes of all weights of a model; None where it cannot be looked at: loading it raises the error."""
+    """The shapes of all weights of a model; None where it cannot be looked at: loading it raises the error. No code
+    of the model is run."""
     try:
         resolved = resolve_model(name)
         where = resolved if isinstance(resolved, Path) else _cached_directory(resolved)
         if where is not None and has_config_alone(where):
-            return _config_shapes(where)
+            return _config_shapes(where, trust_remote_code=False)
         return _hub_shapes(str(resolved)) if where is None else shapes_in(where, name)
     except ModelError:
         return None

@@ -24,7 +24,7 @@ from cotrain.models.lora import Lora
 from cotrain.pretraining.corpora import Corpus
 from cotrain.pretraining.pretrain import Parts, check_fits_context, make_plan, train_and_save, weighted_parts
 from cotrain.pretraining.ranks import ALONE, Ranks
-from cotrain.pretraining.trainer import TrainingOutcome
+from cotrain.pretraining.trainer import SAMPLING, TrainingOutcome
 from cotrain.rollout.common_roles import keep_taught_roles, taught_roles
 
 ADAPTER = "sft"  # name of the adapter that is trained
@@ -52,6 +52,7 @@ def sft(
     plan: Mapping[str, Any] | None = None,
     device: str = "cpu",
     taught: Mapping[str, Any] | None = None,
+    sampling: Mapping[str, Any] | None = None,
     say: Callable[[str], None] = print_progress,
     lora: Lora | None = None,
     ranks: Ranks = ALONE,
@@ -61,7 +62,8 @@ def sft(
     ``conversations`` is one corpus or several with integer weights. Running text in a corpus is learned whole.
     ``taught`` says what for, in JSON, and is written next to the figures into ``result.json``. Where it names a
     ``role``, the model keeps how that role is asked and read (``common_roles.keep_taught_roles``), next to what
-    ``model`` had kept.
+    ``model`` had kept. ``sampling`` says how conversations were drawn that the model itself wrote; it is saved for
+    ``check_resumed`` (``trainer.py``).
     A conversation longer than ``length`` is left out, and ``say`` hears how many; if most are, it is a DataError.
     With ``lora`` an adapter is trained, and what is written is the model with the adapter in its weights.
     Other arguments and errors as in ``pretrain``; the default rate is for the shipped base, larger models want 1e-5 to
@@ -73,12 +75,17 @@ def sft(
     )  # fmt: skip
     check_device(device)
     check_fits_context(model, full.length, out)
+    about: dict[str, Any] = {}
+    if lora is not None:
+        about["lora"] = asdict(lora)
+    if sampling is not None:
+        about[SAMPLING] = dict(sampling)
     network, tokenizer, merge = _open_model(model, lora, seed)
     nn.Module.to(network, device)
     outcome = train_and_save(
         network, tokenizer, weighted_parts(conversations), out, full, replies_only=True, validation=validation,
         start=str(model), resume=resume, save_dtype=save_dtype, report=report,
-        taught=taught, say=say, about={} if lora is None else {"lora": asdict(lora)}, merge=merge,
+        taught=taught, say=say, about=about, merge=merge,
         ranks=ranks,
     )  # fmt: skip
     if outcome.finished and ranks.is_first:

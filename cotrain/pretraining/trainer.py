@@ -16,7 +16,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -65,7 +65,9 @@ from cotrain.storage.schemas import RESULT
 OPTIMIZERS = {"adamw": adamw, "muon": muon}
 FAR = 1e-3  # share of the logits' spread that is rounding
 METRICS, SETTINGS, CHECKPOINTS = "metrics.jsonl", "training.json", "checkpoints"  # in the run's directory
-CHANGEABLE_FIELDS = {"log_every", "save_every", "keep"}  # fields of a plan that may differ when a run is resumed
+SAMPLING = "sampling"  # of what is saved about a training: how texts were drawn that the model itself wrote
+# Fields that may differ when a run is resumed. Texts that were drawn in another way are other texts, which differ.
+CHANGEABLE_FIELDS = {"log_every", "save_every", "keep", SAMPLING}
 
 
 class NonFiniteLoss(CotrainError):
@@ -112,6 +114,11 @@ class TrainingOutcome:
     sample: str = ""  # how the model goes on from the beginning of a held-out text
 
 
+def finished_before(steps: int) -> TrainingOutcome:
+    """The outcome of a training of so many steps that was finished before, and to which nothing was added."""
+    return TrainingOutcome(step=steps, finished=True, loss=math.nan, validation={}, seconds=0.0)
+
+
 def train(
     model: nn.Module,
     documents: Documents,
@@ -147,11 +154,11 @@ def train(
         plan = replace(plan, autocast=has_bfloat16(device))
     check_plan(plan)
     out = Path(out)
-    settings = {"plan": asdict(plan), "about": dict(about or {})}
+    settings = _as_json({"plan": asdict(plan), "about": dict(about or {})})
     if ranks.is_first:
         _claim_directory(out, settings, resume)
-        if (out / SETTINGS).is_file() and not (out / CHECKPOINTS).is_dir():  # it is finished
-            return TrainingOutcome(step=plan.steps, finished=True, loss=math.nan, validation={}, seconds=0.0)
+        if training_is_finished(out):
+            return finished_before(plan.steps)
 
     check_causal(model)
     optimizer = OPTIMIZERS[plan.optimizer](model, plan.lr, betas=plan.betas, weight_decay=plan.weight_decay)
@@ -492,30 +499,76 @@ def begin_time(out: str | Path) -> str | None:
     return begun if isinstance(begun, str) else None
 
 
+def check_resumed(
+    out: str | Path, plan: Mapping[str, Any], about: Mapping[str, Any], sampling: Mapping[str, Any] | None = None
+) -> None:
+    """Raise RunDirectoryError where ``out`` holds no training that could go on with these settings, before long work is
+    done for it. ``plan`` and ``about`` are the settings that are known by then; ``train`` compares all of them.
+    ``sampling``: how texts are to be drawn that the model itself writes."""
+    out = Path(out)
+    _check_is_training(out)
+    if not (out / SETTINGS).is_file():
+        return
+    saved_settings = _read_settings(out)
+    for part, fields in {"plan": _as_json(plan), "about": _as_json(about)}.items():
+        _check_same_fields(out, part, fields, saved_settings.get(part, {}), fields)
+    saved_sampling = saved_settings.get("about", {}).get(SAMPLING)
+    if saved_sampling is not None:  # not of texts that the model did not write, nor of an earlier version
+        flags = _as_json(sampling or {})
+        _check_same_fields(out, SAMPLING, flags, saved_sampling, flags.keys() | saved_sampling.keys())
+
+
+def training_is_finished(out: str | Path) -> bool:
+    """Whether the training in a directory has done all of its steps."""
+    return (Path(out) / SETTINGS).is_file() and not (Path(out) / CHECKPOINTS).is_dir()
+
+
 def _claim_directory(out: Path, settings: dict[str, Any], resume: bool) -> None:
     """Refuse ``out`` when something else is in it, or a run that is not to be resumed or had other settings."""
-    settings = json.loads(json.dumps(settings))
-    file = out / SETTINGS
-    if not file.is_file():
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise RunDirectoryError(
-                f"{out} exists and is not a training run; choose a new directory", code="E_OUT_NOT_TRAINING"
-            )
+    _check_is_training(out)
+    if not (out / SETTINGS).is_file():
         return
     if not resume:
         raise RunDirectoryError(
             f"{out} holds a training run; resume it, or choose another directory", code="E_OUT_HOLDS_TRAINING"
         )
-    saved_settings = json.loads(file.read_text(encoding="utf-8"))
+    saved_settings = _read_settings(out)
     for part, fields in settings.items():
         saved_fields = saved_settings.get(part, {})
-        for name in sorted((fields.keys() | saved_fields.keys()) - CHANGEABLE_FIELDS):
-            if saved_fields.get(name) != fields.get(name):
-                raise RunDirectoryError(
-                    f"{out} was begun with {part} {name} = {saved_fields.get(name)!r}, now it is {fields.get(name)!r}; "
-                    "resume with the same, or choose another directory",
-                    code="E_TRAINING_DIFFERS",
-                )
+        names = fields.keys() | saved_fields.keys()
+        _check_same_fields(out, part, fields, saved_fields, names - CHANGEABLE_FIELDS)
+
+
+def _check_is_training(out: Path) -> None:
+    """Raise RunDirectoryError for what is there and is no directory of a training."""
+    if not (out / SETTINGS).is_file() and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise RunDirectoryError(
+            f"{out} exists and is not a training run; choose a new directory", code="E_OUT_NOT_TRAINING"
+        )
+
+
+def _as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as they come back from a file."""
+    as_read: dict[str, Any] = json.loads(json.dumps(settings, default=str))
+    return as_read
+
+
+def _read_settings(out: Path) -> dict[str, Any]:
+    settings: dict[str, Any] = json.loads((out / SETTINGS).read_text(encoding="utf-8"))
+    return settings
+
+
+def _check_same_fields(
+    out: Path, part: str, fields: Mapping[str, Any], saved_fields: Mapping[str, Any], names: Collection[str]
+) -> None:
+    """Raise RunDirectoryError for a field of these names that differs from the one that was saved."""
+    for name in sorted(names):
+        if saved_fields.get(name) != fields.get(name):
+            raise RunDirectoryError(
+                f"{out} was begun with {part} {name} = {saved_fields.get(name)!r}, now it is {fields.get(name)!r}; "
+                "resume with the same, or choose another directory",
+                code="E_TRAINING_DIFFERS",
+            )
 
 
 def _save_checkpoint(out: Path, model: nn.Module, optimizer: Optimizer, step: int, cursor: int, keep: int) -> None:

@@ -19,7 +19,7 @@ from cotrain.core.types import Episode, Task, TaskSource, Trace
 from cotrain.data.preferences import ChatTask, messages_of
 from cotrain.data.word_problems.corrupt import another_answer
 from cotrain.metrics.clusters import Share, defined_figures, make_figure
-from cotrain.metrics.heldout import Measure, traces_by_task
+from cotrain.metrics.heldout import Measure, traces_by_task, with_names
 from cotrain.rollout.role import Turn
 from cotrain.rollout.runner import RoleHandle
 
@@ -87,7 +87,7 @@ def measure_pair_order(comparer: str, name: str) -> Measure:
         n_pairs = sum(count["pairs"] for count in counts.values())
         return defined_figures({f"{name}/pair_accuracy": make_figure(counts, Share("ordered", "pairs"), n_pairs)})
 
-    return measure
+    return with_names(measure, roles=[comparer], figures=[f"{name}/pair_accuracy"])
 
 
 def check_demonstrations(method: str, tasks: TaskSource) -> bool:

@@ -25,7 +25,7 @@ from cotrain.core.notes import CORRECT, Finding
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Task
 from cotrain.metrics.clusters import Share, defined_figures, make_figure
-from cotrain.metrics.heldout import Measure, traces_by_task
+from cotrain.metrics.heldout import Measure, traces_by_task, with_names
 from cotrain.metrics.verdicts import best_is_right
 from cotrain.rollout.event_loop import gather
 from cotrain.rollout.reviews import show_verdict
@@ -203,6 +203,4 @@ def measure_tournament(role: str, k: int) -> Measure:
             counts[task] = {"right": float(best_is_right(ratings, labels)), "tasks": 1.0}
         return defined_figures({f"{role}/tournament@{k}": make_figure(counts, Share("right", "tasks"), len(counts))})
 
-    # ``config/recipe.py`` reads this attribute of a measure, and refuses a recipe that has no such role.
-    vars(measure)["roles"] = (role,)
-    return measure
+    return with_names(measure, roles=[role], figures=[f"{role}/tournament@{k}"])

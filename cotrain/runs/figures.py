@@ -18,12 +18,13 @@ from cotrain.metrics.steps import flops_of
 from cotrain.rollout.runner import JointProgress
 from cotrain.runs.directory import RunDirectory, rows_of
 from cotrain.storage.jsonl import read_jsonl
-from cotrain.trainer.evaluation import fixed_solutions_group_size
+from cotrain.trainer.evaluation import figure_names, fixed_solutions_group_size
 from cotrain.trainer.flops import StageClock
-from cotrain.trainer.sparsity import update_sparsity
+from cotrain.trainer.sparsity import NEAR, SAME, update_sparsity
 from cotrain.trainer.trainer import CoTrainer
 
 if TYPE_CHECKING:
+    from cotrain.config.recipe import Recipe
     from cotrain.trainer.step_meter import StepResult
 
 # Figures of verifiers that are followed while the run goes on, on the frozen start's solutions.
@@ -41,6 +42,41 @@ def metrics_on_test_split(trainer: CoTrainer) -> dict[str, Estimate]:
         further, _ = trainer.evaluate(split, evaluation.tasks // 2, group_size=min(4, evaluation.group_size))
         figures |= {_with_split(split, key): value for key, value in further.items() if "/" in key}
     return figures
+
+
+def end_figure_names(recipe: Recipe) -> set[str] | None:
+    """The names of all figures that a run of this recipe may have at its end; None where a measure does not say which
+    it gives. Which of them a run has, it says itself when it is over."""
+    evaluation = recipe.evaluation
+    names = _sampled_figure_names(recipe)
+    if names is None:
+        return None
+    of_roles = {name for name in names if "/" in name}
+    splits = [*evaluation.splits, "fixed"] if evaluation.frozen_roles else evaluation.splits
+    for split in splits:
+        names |= {_with_split(split, name) for name in of_roles}
+    for policy, spec in recipe.policies.items():
+        if spec.is_trained:
+            names |= {f"{policy}/{share}" for share in (SAME, NEAR)}
+    return names
+
+
+def validation_figure_names(recipe: Recipe) -> set[str] | None:
+    """The same for the figures on validation problems, which are measured while a run goes on."""
+    names = _sampled_figure_names(recipe)
+    if names is not None and recipe.evaluation.frozen_roles:
+        names |= {_with_split("fixed", name) for name in names if name.split("/")[-1] in STALENESS}
+    return names
+
+
+def _sampled_figure_names(recipe: Recipe) -> set[str] | None:
+    """The names of the figures of one split."""
+    names = figure_names(recipe.evaluation, recipe.roles)
+    if names is not None and recipe.evaluation.implicit_rewards:
+        from cotrain.trainer.implicit_reward_evaluation import implicit_reward_names
+
+        names |= implicit_reward_names(recipe.evaluation.implicit_rewards)
+    return names
 
 
 def _further_splits(trainer: CoTrainer) -> list[str]:

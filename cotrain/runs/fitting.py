@@ -155,7 +155,7 @@ def check_decoding(recipe: Recipe) -> None:
         if not isinstance(directory, Path):
             continue  # it would have to be fetched first
         with report_model_errors(f"model {spec.model!r}", "config.json "):
-            config: Any = AutoConfig.from_pretrained(directory)
+            config: Any = AutoConfig.from_pretrained(directory, trust_remote_code=False)
         model_limits(name, config)
         size = parameter_count(spec.model)
         if size is not None and size <= TRIED_PARAMETERS:

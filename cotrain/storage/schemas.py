@@ -13,8 +13,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cotrain.core.errors import RunDirectoryError
+from cotrain.core.errors import ModelError, RunDirectoryError
 from cotrain.core.shipped import is_shipped
+from cotrain.storage.jsonl import try_read_object
 
 QUARANTINE = "quarantine.jsonl"  # rows that were set aside (``data/malformed_rows.py``)
 RESULT = "result.json"  # what a finished ``pretrain``, ``sft`` or ``teach`` came to
@@ -23,7 +24,8 @@ ShapeCheck = Callable[[Any, str, bool], str | None]  # value, where it is, may f
 
 
 def check_path(path: Path) -> None:
-    """Raise RunDirectoryError for what is no directory of a run."""
+    """Raise RunDirectoryError for what is no directory of a run, ModelError for an adapter."""
+    refuse_adapter(path)
     if not (path / "recipe.json").is_file():
         if not path.exists():
             problem = "no such directory"
@@ -39,9 +41,25 @@ def check_path(path: Path) -> None:
         )
 
 
+def refuse_adapter(path: Path) -> None:
+    """Raise ModelError for the directory of an adapter, which is neither a run nor a model without its base."""
+    if not (path / "adapter_config.json").is_file() or (path / "config.json").is_file():
+        return
+    base = try_read_object(path / "adapter_config.json").get("base_model_name_or_path")
+    named = f" {base!r}" if base else ""
+    raise ModelError(
+        f"model {str(path)!r}: an adapter without its base{named}; train it on with `cotrain run RECIPE --model BASE "
+        f"--lora RANK --set policies.generator.lora.path={path}`, or give it within its base, as `cotrain export RUN "
+        "--role ROLE --merged` writes it",
+        code="E_ADAPTER_WITHOUT_BASE",
+    )
+
+
 def refuse_missing(where: str) -> None:
     """Raise RunDirectoryError for what can be neither a run nor a model: nothing is there, no model of the package is
-    called so, and no model of the Hub can be. What is there is looked at by whoever opens it."""
+    called so, and no model of the Hub can be. Raises ModelError for an adapter. What else is there is looked at by
+    whoever opens it."""
+    refuse_adapter(Path(where))
     folder = Path(where)
     could_be_of_hub = where.count("/") == 1 and not folder.parent.is_dir()
     if not (os.path.lexists(folder) or is_shipped(where) or could_be_of_hub):

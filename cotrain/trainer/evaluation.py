@@ -8,7 +8,7 @@ from "test" and, where the source has them, from out-of-distribution splits."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from cotrain.config.evaluation import Evaluation
 from cotrain.core.errors import ConfigError
@@ -78,6 +78,22 @@ def measure_protocol(
     return metrics, sampled
 
 
+def figure_names(evaluation: Evaluation, roles: Iterable[str]) -> set[str] | None:
+    """The names of all figures that ``measure_protocol`` may give; None where a measure does not say which it gives
+    (``metrics/heldout.py: with_names``). Which of them are defined shows when episodes are there."""
+    names = {"broken_off"}
+    for role in roles:
+        names |= {f"{role}/failed", f"{role}/majority_share"}
+    for measure in evaluation.measures:
+        figures = getattr(measure, "figures", None)
+        if figures is None:
+            return None
+        names |= figures
+        if evaluation.greedy:
+            names |= {greedy for name in figures if (greedy := _greedy_name(name))}
+    return names
+
+
 def fixed_solutions_group_size(evaluation: Evaluation) -> int:
     """Solutions per problem where verifiers are evaluated on a frozen solver's solutions. That comes in addition to the
     evaluation of the recipe, so it has a quarter of its solutions."""
@@ -145,10 +161,16 @@ def renamed_as_greedy(figures: Mapping[str, Estimate]) -> dict[str, Estimate]:
     """The figures of a greedy collection that are kept, by their names there."""
     greedy: dict[str, Estimate] = {}
     for key, value in figures.items():
-        role, _, name = key.partition("/")
-        if name in GREEDY_NAMES:
-            greedy[f"{role}/{GREEDY_NAMES[name]}"] = value
+        name = _greedy_name(key)
+        if name:
+            greedy[name] = value
     return greedy
+
+
+def _greedy_name(key: str) -> str:
+    """The name of a figure in the greedy collection; "" for one that is not kept there."""
+    role, _, name = key.partition("/")
+    return f"{role}/{GREEDY_NAMES[name]}" if name in GREEDY_NAMES else ""
 
 
 def evaluation_seed(seed: int) -> int:

@@ -64,6 +64,18 @@ def implicit_reward_figures(
     return results
 
 
+def implicit_reward_names(scorers: Sequence[ImplicitReward]) -> set[str]:
+    """The names of all figures that ``implicit_reward_figures`` may give."""
+    names: set[str] = set()
+    for scorer in scorers:
+        if scorer.replies:
+            names.add(f"{scorer.policy}/surprisal")
+        if scorer.reference is not None:
+            names |= {f"{scorer.policy}/pair_accuracy", f"{scorer.policy}/step_pair_accuracy"}
+            names.add(f"{scorer.role}/best@{BEST_OF}")
+    return names
+
+
 def _scorer_figures(
     scorer: ImplicitReward, episodes: Sequence[Episode], policies: PolicyStore, role: Role
 ) -> dict[str, Estimate]:

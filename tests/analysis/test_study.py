@@ -319,6 +319,39 @@ def test_a_file_that_has_changed_is_not_gone_on_with(tmp_path):
         run_study(read_study(other), say=lambda line: None)
 
 
+@pytest.mark.parametrize(
+    ("was", "is_"),
+    [
+        ('measure = "solver/greedy"', 'measure = "solver/gredy"'),
+        ('measure = "solver/greedy"', 'measure = "generator/greedy"'),
+        ('arm = "oracle"', 'arm = "oracle"\nmeasure = "solver/gredy"'),
+        ("seeds = 3", 'seeds = 3\nrates = [1e-4, 2e-4]\nmeasure = "solver/ood_length/pass@1"'),
+    ],
+    ids=["typo", "policy", "gate", "rates"],
+)
+def test_a_measure_that_no_arm_has_is_refused_before_anything_is_run(tmp_path, capsys, was, is_):
+    text = FILE.replace('measure = "solver/greedy"\n', "") if "rates" in is_ else FILE
+    path = written(tmp_path, text.replace(was, is_, 1))
+    code = "E_UNKNOWN_FIGURE" if "rates" in is_ else "E_UNKNOWN_MEASURE"
+    command_refuses(["study", path, "--dry-run"], code, capsys, names=("arm 'o", "solver/greedy"))
+    with refuses(code):
+        run_study(read_study(path), say=killed)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_measure_that_a_run_lacks_is_refused_when_the_first_one_is_done(tmp_path):
+    """The recipe may give it, and the run says that it did not."""
+    study = read_study(written(tmp_path, FILE.replace("solver/greedy", "solver/majority@8").split("[gate]")[0]))
+    begun(study)
+    plan = study.parts["2 steps"]
+    claim_directory(plan, list(plan.arms))
+    made_run(plan.out / "outcome" / "seed-0", {"solver/greedy": 0.5})
+    lines: list[str] = []
+    with refuses("E_UNKNOWN_MEASURE", names=("arm 'outcome'", "'solver/majority@8'", "solver/greedy")):
+        run_study(study, say=lines.append)
+    assert not any("begins" in line for line in lines)
+
+
 @pytest.fixture
 def prepared(tmp_path, monkeypatch):
     """A folder in which what studies want made first has been made."""

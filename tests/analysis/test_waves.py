@@ -1,9 +1,16 @@
 """How far the runs of a comparison are is said from their files."""
 
 import json
+import os
+import pty
+import signal
 import sys
+import time
+
+import pytest
 
 from cotrain.analysis.comparison.waves import alarms_suffix, progress_line, run_jobs, share_done
+from cotrain.core.errors import UnknownName
 from cotrain.distributed.device_memory import PARALLEL_RUNS
 from tests.sentences import refuses
 
@@ -61,3 +68,70 @@ def test_runs_know_how_many_share_the_machine_and_one_that_is_killed_is_called_s
     assert [place.read_text() for place in places] == ["2", "2", "2"]
     with refuses("E_RUN_OF_COMPARISON_FAILED"):
         run_jobs([job("d", "os.kill(os.getpid(), 9)")], 1, lambda line: None)
+
+
+def test_runs_are_in_groups_of_their_own_in_our_session(tmp_path):
+    """So they can be lowered as one: Linux shares a processor among sessions first. None of them waits for input."""
+    note = "[os.getsid(0), os.getpgid(0) == os.getpid(), sys.stdin.read()]"
+    code = f"import json, os, sys; json.dump({note}, open({str(tmp_path / 'seen')!r}, 'w'))"
+    run_jobs([(tmp_path / "arm" / "seed-0", [sys.executable, "-c", code, "run"])], 1, lambda line: None)
+    assert json.loads((tmp_path / "seen").read_text()) == [os.getsid(0), True, ""]
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, ()) & {signal.SIGTTIN, signal.SIGTTOU}
+
+
+def test_a_run_that_is_done_is_looked_at_before_another_one_begins(tmp_path):
+    jobs = [(tmp_path / "arm" / name, [sys.executable, "-c", "", "run"]) for name in ("a", "b")]
+    lines = []
+
+    def refuse(folder):
+        raise UnknownName("measure", "gredy", [folder.name])
+
+    with refuses("E_UNKNOWN_MEASURE", names="a"):
+        run_jobs(jobs, 1, lines.append, refuse)
+    assert [line.partition("] ")[2] for line in lines] == ["arm a begins", "arm a is done, 1 to go"]
+
+
+RUN_AT_TERMINAL = """
+import os, signal, sys, time
+log = open(sys.argv[1] + ".heard", "a", buffering=1)
+for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+    signal.signal(number, lambda number, frame: log.write(signal.Signals(number).name + "\\n"))
+try:
+    open("/dev/tty").read(1)
+except OSError:
+    log.write("no terminal\\n")
+while "SIGTERM" not in open(log.name).read():
+    time.sleep(0.02)
+"""
+COMPARISON_AT_TERMINAL = """
+import sys
+from pathlib import Path
+from cotrain.analysis.comparison.waves import run_jobs
+place = Path(sys.argv[1])
+run_jobs([(place, [sys.executable, "-c", sys.argv[2], str(place)])], 1, lambda line: None)
+"""
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("how", ["ctrl-c", "hangup"])
+def test_a_run_hears_of_the_terminal_from_us_alone(how, tmp_path):
+    """A Ctrl-C, and a terminal that closes, reach a comparison, which ends its runs; a run that reads the terminal is
+    not stopped for good."""
+    place = tmp_path / "arm" / "seed-0"
+    heard = tmp_path / "arm" / "seed-0.heard"
+    child, terminal = pty.fork()
+    if not child:
+        os.execv(sys.executable, [sys.executable, "-c", COMPARISON_AT_TERMINAL, str(place), RUN_AT_TERMINAL])
+    deadline = time.monotonic() + 60
+    while not (heard.exists() and heard.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    if how == "ctrl-c":
+        os.write(terminal, b"\x03")
+    else:
+        os.close(terminal)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 128 + (signal.SIGINT if how == "ctrl-c" else signal.SIGHUP)
+    assert heard.read_text().splitlines() == ["no terminal", "SIGTERM"]
+    if how == "ctrl-c":
+        os.close(terminal)

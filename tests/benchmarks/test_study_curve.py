@@ -56,6 +56,7 @@ def test_arms_are_lines_over_the_number_of_labels(tmp_path: Path) -> None:
     ("words", "what"),
     [
         (["errors", "nowhere.json"], "expected the study.json"),
+        (["errors", "deep.json"], "nested too deeply; expected the study.json"),
         (["errors", "other.json"], "expected the arms 'truth' and 'wrong N'"),
         (["labels", "study.json"], "expected parts that are named after numbers of labels"),
         (["labels", "4=foreign.json"], "none of the arms none, vote"),
@@ -69,6 +70,7 @@ def test_what_cannot_be_drawn_is_one_line(
     study(tmp_path / "study.json", {"truth": 0.5})
     study(tmp_path / "other.json", {"truth": 0.5, "frozen": 0.4})
     study(tmp_path / "foreign.json", {"frozen": 0.4})
+    (tmp_path / "deep.json").write_text("[" * 100_000)
     with pytest.raises(SystemExit) as stopped:
         study_curve.main([*words, "--out", "x.svg"])
     assert stopped.value.code == 2 and what in capsys.readouterr().err and not (tmp_path / "x.svg").exists()

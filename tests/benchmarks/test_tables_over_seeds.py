@@ -122,7 +122,11 @@ def test_what_training_changed_is_read_from_runs_and_their_evaluations(
     assert "no finished seed-N" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("text", "what"), [("{bad", "Expecting property name"), ("{}", "has no 'after'")])
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [("{bad", "Expecting property name"), ("[" * 100_000, "nested too deeply"), ("{}", "has no 'after'")],
+    ids=["bad", "deep", "empty"],
+)
 def test_a_summary_that_cannot_be_read_is_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, what: str
 ) -> None:

@@ -106,7 +106,13 @@ def test_an_adapter_without_its_base(place, capsys):
     folder = place / "adapter"
     folder.mkdir()
     (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": "Qwen/Qwen3-0.6B"}))
-    run(capsys, "E_ADAPTER_WITHOUT_BASE: 'Qwen/Qwen3-0.6B' | --merged", "--model", folder)
+    expected = "E_ADAPTER_WITHOUT_BASE: 'Qwen/Qwen3-0.6B' | --merged"
+    run(capsys, expected, "--model", folder)
+    suite = ("--suite", "jsonl", "--data", "data.jsonl")
+    for command in ("chat", "serve", "eval", "attack", "xplay", "resume", "why"):
+        fails(capsys, expected, command, folder)
+    fails(capsys, expected, "eval", folder, *suite)
+    fails(capsys, expected, "export", folder, "--role", "solver", "--out", "exported")
 
 
 def test_a_file_of_another_suite(place, capsys):

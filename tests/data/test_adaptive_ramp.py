@@ -68,6 +68,17 @@ def test_only_graded_answers_of_its_roles_count():
         RAMP.with_episodes([answer(None), answer(None)], 0)
 
 
+def test_roles_that_do_not_answer_are_said_once(capsys):
+    """As in a phase that they have no part in: the ramp waits for them."""
+    others = [answer(True, role="verifier"), answer(None, failure="lost")]
+    for step in range(3):
+        assert RAMP.with_episodes(others, step) == RAMP
+    said = capsys.readouterr().err
+    assert said.count("note: target_solve_rate: role 'solver' gave no answer in step 1") == 1 and "10%" in said
+    RAMP.with_episodes([answer(True)], 0)
+    assert not capsys.readouterr().err
+
+
 def test_its_state_has_its_bits():
     ramp = replace(RAMP, share=0.1 + 0.2 / 3, solve_rate=1 / 3)
     assert RAMP.restore_state(json.loads(json.dumps(ramp.state()))) == ramp

@@ -27,8 +27,10 @@ from cotrain.learner.learner import TorchLearner
 from cotrain.learner.logprobs import Scorer
 from cotrain.models.load import load_model, save_model
 from cotrain.models.shared_prefix import can_branch
+from cotrain.models.sizes import model_size, parameter_count
 from cotrain.prompts.templates import SOLVE_FULL, fill_template
 from cotrain.recipes.grpo import grpo
+from cotrain.runs.fitting import check_decoding
 from cotrain.storage.ledger import Ledger
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, answers, cast_of, request
@@ -312,6 +314,26 @@ def test_code_of_a_model_runs_only_when_asked_for(saved, tmp_path):
         cast_of({"a": frozen(str(directory))}, seed=0)
     cast = cast_of({"a": frozen(str(directory), trust_remote_code=True)}, seed=0)
     assert type(cast["a"].model).__name__ == "M"
+
+
+def test_a_model_of_own_code_is_planned_from_its_configuration(saved, tmp_path, monkeypatch):
+    """With the code where that is allowed; else transformers would ask at the terminal whether it is."""
+    directory = shutil.copytree(saved("llama"), tmp_path / "own", ignore=shutil.ignore_patterns("*.safetensors*"))
+    parameters = model_size(directory).parameters
+    code = "from transformers import LlamaConfig, LlamaForCausalLM\nclass C(LlamaConfig):\n    model_type = 'own'\n"
+    (directory / "own.py").write_text(code + "class M(LlamaForCausalLM):\n    config_class = C\n")
+    config = (directory / "config.json").read_text().replace('"model_type": "llama"', '"model_type": "own"')
+    named = '{"auto_map": {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"},'
+    (directory / "config.json").write_text(config.replace("{", named, 1))
+    asked = []
+    monkeypatch.setattr("builtins.input", lambda question="": asked.append(question) or "y")
+    assert model_size(directory, trust_remote_code=True).parameters == parameters
+    with refuses("E_MODEL_UNREADABLE"):
+        model_size(directory)
+    assert parameter_count(str(directory)) is None
+    with refuses("E_MODEL_UNREADABLE"):
+        check_decoding(grpo(model=str(directory), tasks=EASY))
+    assert not asked
 
 
 # -- whole runs

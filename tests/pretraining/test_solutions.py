@@ -129,3 +129,22 @@ def test_the_command_learns_gold_solutions_and_the_models_own(tmp_path, capsys):
     command_refuses(
         ["teach", "solver", "--model", TINY, "--out", str(tmp_path / "no")], "E_COMMAND_LINE: required: --data", capsys
     )
+    # What was begun goes on with the same settings alone, which is said before anything is drawn, or read.
+    resumed = [*words, "--from-samples", "--out", str(tmp_path / "own"), "--resume"]
+    assert main(resumed) == 0
+    said = capsys.readouterr().out
+    assert "finished before" in said and "problems answered" not in said
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "thesis.tex").touch()
+    for more, code in (
+        (("--tokens", "8192"), "E_TRAINING_DIFFERS: steps = 4 | 8"),
+        (("--lora", "4"), "E_TRAINING_DIFFERS: lora = None"),
+        (("--samples", "2"), "E_TRAINING_DIFFERS: sampling samples = None | 2"),
+        (("--out", str(tmp_path / "other")), "E_OUT_NOT_TRAINING: other"),
+    ):
+        command_refuses([*resumed, *more], code, capsys)
+        assert not capsys.readouterr().out
+    (tmp_path / "data.jsonl").write_text("no rows any more")
+    command_refuses(
+        [*words, "--out", str(tmp_path / "gold"), "--resume", "--lr", "0.5"], "E_TRAINING_DIFFERS: lr = 0.001", capsys
+    )

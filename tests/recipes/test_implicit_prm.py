@@ -114,6 +114,17 @@ def test_without_the_normaliser_rewards_keep_their_size():
     assert credit(Prime(keep=(0, 1), max_return_norm=False), traces).metrics["process/reward"] == pytest.approx(4.0)
 
 
+def test_an_answer_of_several_turns_is_counted_once():
+    """The right one has the sums 3 and −1, which are 2 in all, and the wrong one 1: by turns half of the pairs would be
+    in order."""
+    turns = [answer(1.0, [-1.0], [-4.0]), answer(1.0, [-2.0], [-1.0])]
+    right = [replace(turn, trajectory="first") for turn in turns]
+    wrong = answer(0.0, [-1.0], [-2.0], call=1)
+    metrics = credit(Prime(keep=(0, 1), max_return_norm=False), [*right, wrong]).metrics
+    assert metrics["process/reward"] == pytest.approx(1.5)
+    assert metrics["process/pair_accuracy"] == 1.0
+
+
 def test_where_the_two_models_agree_the_outcome_alone_counts():
     """No log-ratio has a size then that others could be divided by."""
     traces = [answer(1.0, [-1.0, -2.0], [-1.0, -2.0]), answer(0.0, [-1.0], [-1.0], call=1)]

@@ -17,6 +17,7 @@ from cotrain.config.registry import find_recipe
 from cotrain.recipes import NAMES as SHIPPED
 from cotrain.recipes.magrpo.halves import Halves
 from cotrain.recipes.ssrl.world import World
+from cotrain.runs.figures import validation_figure_names
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, AnyOrder, RandomLatency
 
@@ -243,9 +244,11 @@ def check_any_order(make) -> None:
 
 
 def check_measures(recipe, figure: str = "solver/pass@1") -> None:
-    """Its figures on held-out problems: there are some, each within its interval."""
+    """Its figures on held-out problems: there are some, each within its interval, of those that it can have."""
     figures, _ = CoTrainer(recipe).evaluate("test", 2, group_size=2)
     assert figure in figures
+    names = validation_figure_names(recipe)
+    assert names is not None and figures.keys() <= names
     for key, measured in figures.items():
         assert measured.low <= measured.value <= measured.high, key
 

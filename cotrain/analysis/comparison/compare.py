@@ -27,7 +27,7 @@ import gzip
 import json
 import math
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -35,9 +35,10 @@ from typing import Any
 from cotrain.analysis.comparison import asking
 from cotrain.analysis.comparison.arms import Arm, distinct_arms, recipe_of_arm, shown_settings, under_current_names
 from cotrain.analysis.comparison.plan import ComparisonPlan
-from cotrain.analysis.comparison.rates import choose_rates, rate_settings
-from cotrain.analysis.comparison.runs import collect_run, run_command
+from cotrain.analysis.comparison.rates import check_figure, choose_rates, rate_settings
+from cotrain.analysis.comparison.runs import collect_run, end_figures_of, run_command
 from cotrain.analysis.comparison.waves import RunKey, run_at_equal_cost
+from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError
 from cotrain.core.input_files import parse_json, read_regular
 from cotrain.core.nearest_names import current_name
@@ -57,15 +58,26 @@ from cotrain.runs.code_record import check_code_unchanged
 from cotrain.storage.file_ops import DiskError, replace_file
 
 
-def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict[str, Any]:
+def compare(
+    plan: ComparisonPlan,
+    *,
+    say: Callable[[str], None] = print,
+    recipes: Mapping[str, Recipe] | None = None,
+    needed_figures: Mapping[str, Collection[str]] | None = None,
+) -> dict[str, Any]:
     """Run every arm with every seed and write ``compare.json``, ``report.html``, ``table.md`` and the curves as SVG.
 
-    Returns the content of the first. Raises ConfigError before anything is run, and StoppedBySignal when every run has
-    been stopped."""
+    Args:
+        recipes: the recipe of each arm, by its label, where they have been built; None: they are built here.
+        needed_figures: of each arm, by its label, the figures that its runs have to have at their end.
+
+    Returns the content of the first. Raises ConfigError before anything is run, UnknownName as soon as a run is done
+    that lacks a figure, and StoppedBySignal when every run has been stopped."""
     arms = distinct_arms(plan.arms)
     if not plan.changed_code:
         _check_code_unchanged(plan, arms)
-    recipes = plan.make_recipes(arms)
+    if recipes is None:
+        recipes = plan.make_recipes(arms)
     arms = [under_current_names(arm) if (plan.out / arm.slug).exists() else arm for arm in arms]
     check_directory(plan, arms)  # before a look at the answers of models, which may take minutes
     task_flags = plan.problem_arguments
@@ -128,7 +140,11 @@ def compare(plan: ComparisonPlan, *, say: Callable[[str], None] = print) -> dict
     def own_command(run: RunKey) -> list[str]:
         return build_command(by_label[run.label], run.seed, folder_of_run[run], rates_by_label[run.label])
 
-    dearest = run_at_equal_cost(plan, folder_of_run, own_command, n_workers, say)
+    def check_figures(run: RunKey) -> None:
+        for figure in (needed_figures or {}).get(run.label, ()):
+            check_figure(f"measure of arm {run.label!r}", figure, end_figures_of(folder_of_run[run]))
+
+    dearest = run_at_equal_cost(plan, folder_of_run, own_command, n_workers, say, check_figures)
     result: dict[str, Any] = {
         "batches": plan.batches,
         "equal": plan.equal,

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import replace
 
 from cotrain.analysis.comparison.plan import ComparisonPlan
-from cotrain.analysis.comparison.study import run_count_lines
+from cotrain.analysis.comparison.study import recipes_of_parts, run_count_lines
 from cotrain.analysis.comparison.study_file import Study
 from cotrain.config.recipe import Recipe
 from cotrain.core.verbosity import count_of
@@ -22,11 +22,9 @@ def forecast(study: Study) -> list[str]:
     """The lines of a dry run: how many runs, and what each arm does in one. Raises UserError for an arm that could not
     run."""
     arms = []
-    for name, plan in study.parts.items():
-        arms += [
-            f"{name}, {label}: {_forecast_words(plan, recipe)}"
-            for label, recipe in plan.make_recipes(plan.arms).items()
-        ]
+    for name, recipes in recipes_of_parts(study).items():
+        plan = study.parts[name]
+        arms += [f"{name}, {label}: {_forecast_words(plan, recipe)}" for label, recipe in recipes.items()]
     return [*run_count_lines(study), *arms]
 
 

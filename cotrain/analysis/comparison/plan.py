@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.analysis.comparison.arms import Arm, recipe_of_arm
+from cotrain.analysis.comparison.rates import check_figure, validation_measure_of
 from cotrain.analysis.comparison.runs import ENDLESS
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.data.sources import problem_source
 from cotrain.reports.compare_words import EQUAL
+from cotrain.runs.figures import validation_figure_names
 
 TEST_PROBLEMS = 256  # problems of each seed, where nothing else is set
 
@@ -127,13 +129,17 @@ class ComparisonPlan:
         return {"tasks": problem_source(**self.problem_arguments, labelled=labelled)}
 
     def make_recipes(self, arms: Sequence[Arm]) -> dict[str, Recipe]:
-        """Return the recipe that each of these arms will run. Raises UserError for what no run could begin with."""
+        """Return the recipe that each of these arms will run. Raises UserError for what no run could begin with, and
+        for a measure by which no rate could be chosen."""
         source = self.task_argument()
         recipes = {}
         for arm in arms:
             has_runs = (self.out / arm.slug).exists()
             recipes[arm.label] = recipe_of_arm(arm, source, self.run_overrides, begun=has_runs)
         _check_alike(recipes)
+        if self.rates and self.measure:
+            for label, recipe in recipes.items():
+                check_figure(validation_measure_of(label), self.measure, validation_figure_names(recipe))
         return recipes
 
     @property

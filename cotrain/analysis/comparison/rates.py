@@ -10,7 +10,7 @@ is said to be one: a wider grid may hold a better.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +72,12 @@ def choose_rates(
         further = (*MEASURE_SETTINGS, *once, *rate_settings(recipe, place.rate))
         return command(by_label[place.label], place.seed, places[place], further)
 
-    run_at_equal_cost(plan, places, trial_command, workers, say)
+    def check_measured(place: RunKey) -> None:
+        if plan.measure:
+            figures = _end_figures(places[place], recipes[place.label].evaluation.best)
+            check_figure(validation_measure_of(place.label), plan.measure, figures)
+
+    run_at_equal_cost(plan, places, trial_command, workers, say, check_measured)
     chosen_by_arm = {}
     for arm in arms:
         best = recipes[arm.label].evaluation.best
@@ -89,12 +94,23 @@ def choose_rates(
             score = _mean([run.get(measure, math.nan) for run in ends[rate]])
             scores.append([rate, score])
         if any(math.isnan(score) for _, score in scores):
-            raise UnknownName(f"figure of arm {arm.label!r} on validation problems", measure, sorted(seen_rates))
+            raise UnknownName(validation_measure_of(arm.label), measure, seen_rates)
         chosen, _ = max(scores, key=lambda pair: (pair[1], -pair[0]))  # equal scores: the lower rate
         edge = len(grid) > 1 and chosen in (grid[0], grid[-1])
         chosen_by_arm[arm.label] = {"measure": measure, "scores": scores, "chosen": chosen, "edge": edge}
         say(f"{arm.label}: learning rate {chosen:g}" + (", at the edge of the grid" if edge else ""))
     return chosen_by_arm
+
+
+def validation_measure_of(label: str) -> str:
+    """What the measure of a choice of rates is called in an error."""
+    return f"figure of arm {label!r} on validation problems"
+
+
+def check_figure(kind: str, figure: str, known: Collection[str] | None) -> None:
+    """Raise UnknownName for a figure that is not among those that are known; None: they are not known yet."""
+    if known is not None and figure not in known:
+        raise UnknownName(kind, figure, known)
 
 
 def _end_figures(folder: Path, best: str) -> dict[str, float]:

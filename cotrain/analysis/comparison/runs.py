@@ -59,6 +59,12 @@ def is_done(folder: Path) -> bool:
     return (folder / "summary.json").exists()
 
 
+def end_figures_of(folder: Path) -> set[str]:
+    """The names of the figures that a finished run has at its end."""
+    summary: Any = RunDirectory(folder).read("summary.json")
+    return set(summary["after"])
+
+
 def collect_run(folder: Path, seed: int, policy: str) -> dict[str, Any]:
     """One run as a comparison reads it: its curve on validation problems with what had been spent, its costs, its
     figures on test problems before and after, its alarms, and what each of these problems says at the end. Raises

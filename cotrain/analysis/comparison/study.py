@@ -16,7 +16,9 @@ from typing import Any
 
 from cotrain.analysis.comparison.arms import distinct_arms
 from cotrain.analysis.comparison.compare import ComparisonPlan, compare
+from cotrain.analysis.comparison.rates import check_figure
 from cotrain.analysis.comparison.study_file import Gate, Study, git_status
+from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.input_files import parse_json, read_regular
 from cotrain.core.statistics import Estimate
@@ -24,6 +26,7 @@ from cotrain.core.verbosity import count_of
 from cotrain.reports.compare_overview import alarm_cells
 from cotrain.reports.comparison_report import write_study_page
 from cotrain.reports.study_words import study_markdown
+from cotrain.runs.figures import end_figure_names
 from cotrain.storage.file_ops import replace_file
 
 Say = Callable[[str], None]
@@ -31,21 +34,22 @@ Say = Callable[[str], None]
 
 def run_study(study: Study, *, say: Say = print) -> dict[str, Any]:
     """Run what is not done yet and write ``study.json``, ``report.html`` and ``table.md``. Returns the content of the
-    first, with ``lines`` for a terminal. Raises ConfigError for a folder of another study and for an arm that could not
-    run, before anything is run; StoppedBySignal."""
-    for plan in study.parts.values():
-        plan.make_recipes(distinct_arms(plan.arms))
+    first, with ``lines`` for a terminal. Raises ConfigError for a folder of another study, and for an arm that could
+    not run or has no such measure, before anything is run; StoppedBySignal."""
+    recipes = recipes_of_parts(study)
     document = _begin_study(study)
     say(f"study {study.path.name}, sha256 {study.sha256[:12]}: {document['git']['words']}")
     if study.gate is not None:
-        document["gate"] = _run_gate(study.gate, study.parts[study.gate.part], say)
+        document["gate"] = _run_gate(study, study.gate, recipes[study.gate.part], say)
         say(document["gate"]["found"])
         _write_study(study, document)
         if not document["gate"]["holds"]:
             return document | {"lines": [document["gate"]["found"]]}
     for name, plan in study.parts.items():
         say(f"part {name}")
-        document["parts"][name] = _part_summary(compare(plan, say=say), plan, study)
+        needed_figures = {arm.label: _needed_figures(study, name, arm.label) for arm in plan.arms}
+        result = compare(plan, say=say, recipes=recipes[name], needed_figures=needed_figures)
+        document["parts"][name] = _part_summary(result, plan, study)
         _write_study(study, document)
     return document | {"lines": [line for name, part in document["parts"].items() for line in _part_lines(name, part)]}
 
@@ -94,13 +98,42 @@ def _write_study(study: Study, document: Mapping[str, Any]) -> None:
     replace_file(study.out / "study.json", json.dumps(document, indent=1, ensure_ascii=False).encode())
 
 
-def _run_gate(gate: Gate, plan: ComparisonPlan, say: Say) -> dict[str, Any]:
+def recipes_of_parts(study: Study) -> dict[str, dict[str, Recipe]]:
+    """The recipe of each arm, by its label, for each part. Raises UserError for an arm that could not run, and for a
+    measure of the study or of its gate that an arm cannot have; where that is not known, it shows with the first run.
+    """
+    recipes = {}
+    for name, plan in study.parts.items():
+        recipes[name] = plan.make_recipes(distinct_arms(plan.arms))
+        for label, recipe in recipes[name].items():
+            known_figures = end_figure_names(recipe)
+            for figure in sorted(_needed_figures(study, name, label)):
+                check_figure(f"measure of arm {label!r}", figure, known_figures)
+    return recipes
+
+
+def _needed_figures(study: Study, part: str, label: str) -> set[str]:
+    """The figures that the study and its gate read of the runs of an arm."""
+    figures = {study.measure}
+    gate = study.gate
+    if gate is not None and gate.part == part and label in (gate.arm, gate.minus):
+        figures.add(gate.measure)
+    return figures
+
+
+def _run_gate(study: Study, gate: Gate, recipes: Mapping[str, Recipe], say: Say) -> dict[str, Any]:
     """Run the arms of the gate, the one that is subtracted first, and read the figure."""
+    plan = study.parts[gate.part]
     arms = {arm.label: arm for arm in plan.arms}
     gate_arms = [arms[name] for name in dict.fromkeys([gate.minus or gate.arm, gate.arm])]
     say(f"gate: {gate.in_words()}")
     seeds = gate.seeds or plan.seeds
-    result = compare(replace(plan, arms=tuple(gate_arms), seeds=seeds), say=say)
+    result = compare(
+        replace(plan, arms=tuple(gate_arms), seeds=seeds),
+        say=say,
+        recipes={arm.label: recipes[arm.label] for arm in gate_arms},
+        needed_figures={arm.label: _needed_figures(study, gate.part, arm.label) for arm in gate_arms},
+    )
     estimate = _gate_figure(gate, result, seeds)
     holds = gate.holds(estimate.value)
     spread = f" (95 % interval {estimate.low:.3f} to {estimate.high:.3f})" if math.isfinite(estimate.low) else ""

@@ -44,11 +44,20 @@ def run_at_equal_cost(
     command: Callable[[RunKey], list[str]],
     workers: int,
     say: Callable[[str], None],
+    check_run: Callable[[RunKey], None],
 ) -> DearestArm | None:
-    """Make the runs of ``places``; ``command`` begins one or goes on with it. Without a budget, and unless batches or
-    updates are equal, runs of cheaper arms go on until they have spent what the dearest arm has; returns that arm, else
+    """Make the runs of ``places``; ``command`` begins one or goes on with it. ``check_run`` looks at each of them as
+    soon as it is done, and raises where the others need not be made. Without a budget, and unless batches or updates
+    are equal, runs of cheaper arms go on until they have spent what the dearest arm has; returns that arm, else
     None."""
-    run_jobs([(folder, command(place)) for place, folder in places.items() if not is_done(folder)], workers, say)
+    run_of_folder = {folder: run for run, folder in places.items()}
+    unfinished_jobs = []
+    for run, folder in places.items():
+        if is_done(folder):
+            check_run(run)
+        else:
+            unfinished_jobs.append((folder, command(run)))
+    run_jobs(unfinished_jobs, workers, say, lambda folder: check_run(run_of_folder[folder]))
     if plan.equal in ("batches", "updates") or plan.budget is not None:
         return None
     dearest, unfinished = runs_still_short(plan, places)
@@ -83,11 +92,17 @@ PROGRESS_SECONDS = 30.0  # between lines that say how far the runs are
 Job = tuple[Path, list[str]]  # the run's directory, the command
 
 
-def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> None:
-    """Run commands, ``workers`` at a time. They run in sessions of their own: of a Ctrl-C in the terminal they hear
-    from us, once, and have time to save where they are. What each says goes to ``RUN.log`` next to its directory.
+def run_jobs(
+    jobs: Sequence[Job],
+    workers: int,
+    say: Callable[[str], None],
+    check_done: Callable[[Path], None] = lambda folder: None,
+) -> None:
+    """Run commands, ``workers`` at a time. What each says goes to ``RUN.log`` next to its directory. ``check_done`` is
+    called with the directory of each run that is done.
 
-    Raises UserError for a command that fails, StoppedBySignal; then every run has been stopped."""
+    Raises UserError for a command that fails, StoppedBySignal, and what ``check_done`` raises; then every run has been
+    stopped."""
     waiting = list(jobs)
     began = time.monotonic()
     last_told = began
@@ -109,9 +124,7 @@ def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> N
                 folder, command = waiting.pop(0)
                 folder.parent.mkdir(parents=True, exist_ok=True)
                 output: BinaryIO = (folder.parent / f"{folder.name}.log").open("ab")
-                process = subprocess.Popen(
-                    command, stdout=output, stderr=output, env=environment, start_new_session=True
-                )
+                process = _begin_run(command, output, environment)
                 running[process] = (folder, output)
                 report_job(folder, "goes on" if command[3] == "resume" else "begins")
 
@@ -137,6 +150,7 @@ def run_jobs(jobs: Sequence[Job], workers: int, say: Callable[[str], None]) -> N
                         f"compare: {folder} {how}: {' '.join(tail)}; see {log.name}", code="E_RUN_OF_COMPARISON_FAILED"
                     )
                 report_job(folder, f"is done, {len(waiting) + len(running)} to go{alarms_suffix(folder)}")
+                check_done(folder)
 
 
 def progress_line(done: Sequence[float], at_first: Sequence[float], seconds: float, *, idle: float = 0.0) -> str:
@@ -172,6 +186,27 @@ def alarms_suffix(folder: Path) -> str:
     except (OSError, ValueError, KeyError, TypeError):
         return ""
     return f"; alarms: {', '.join(bands)}" if bands else ""
+
+
+TERMINAL_STOPS = (signal.SIGTTIN, signal.SIGTTOU)  # stop a process that talks to the terminal from the background
+
+
+def _begin_run(command: Sequence[str], output: BinaryIO, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start the process of a run in a process group of its own: of a Ctrl-C in the terminal it hears from us, once, and
+    has time to save where it is.
+
+    The group is in our session. Linux shares a processor among sessions before it looks at their processes
+    (``sched_autogroup_enabled``), so that with sessions of their own a hundred runs would weigh as much as a hundred
+    users, and nobody could lower them as one. A group that is not in the foreground would be stopped where it reads
+    the terminal; in a run such a read fails instead.
+    """
+    own_mask = signal.pthread_sigmask(signal.SIG_BLOCK, TERMINAL_STOPS)  # which a new process inherits
+    try:
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, process_group=0
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, own_mask)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from cotrain.core.types import Episode, Sampling, Task
 from cotrain.core.user_code import INTERRUPTS, failure_reason
 from cotrain.formats.nonce import wrap_text
 from cotrain.formats.solutions import behind_thoughts
-from cotrain.metrics.heldout import measure_metadata
+from cotrain.metrics.heldout import measure_metadata, with_names
 from cotrain.recipes.magrpo.joint import Pairing
 from cotrain.recipes.magrpo.tree import JOINT, JointActions, Path, play_tree
 from cotrain.rollout.event_loop import gather
@@ -183,3 +183,10 @@ def measure_joint_reward(episodes: Sequence[Episode]) -> dict[str, Estimate]:
     at_first = measure_metadata("agent1", JOINT_REWARD, low=low, high=high)
     later = measure_metadata("agent1_answer", JOINT_REWARD, low=low, high=high)
     return at_first(episodes) | later(episodes)
+
+
+with_names(
+    measure_joint_reward,
+    roles=(),
+    figures=[f"{role}/metadata/{JOINT_REWARD.name}" for role in ("agent1", "agent1_answer")],
+)

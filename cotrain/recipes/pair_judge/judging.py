@@ -18,7 +18,7 @@ from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, Trace
 from cotrain.formats.solutions import Solution, parse_solution
 from cotrain.metrics.clusters import Share, defined_figures, make_figure
-from cotrain.metrics.heldout import Measure, reviews_of, traces_by_task
+from cotrain.metrics.heldout import Measure, reviews_of, traces_by_task, with_names
 from cotrain.rollout import verifier_roles
 from cotrain.rollout.pairs import say_replies
 from cotrain.rollout.reviews import show_verdict
@@ -204,7 +204,10 @@ def measure_judged_pairs(*, combine: Combine, keep: int, compares: bool) -> Meas
             figures["judge/swap_agreement"] = make_figure(counts, Share("agreeing", "decided"), n_decided)
         return defined_figures(figures)
 
-    return measure
+    names = ["judge/pair_accuracy"]
+    if compares:
+        names.append("judge/swap_agreement")
+    return with_names(measure, roles=["judge"], figures=names)
 
 
 def mean_vote(traces: Sequence[Trace], combine: Combine, keep: int, meta_scores: Mapping[str, float]) -> float | None:

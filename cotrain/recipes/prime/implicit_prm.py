@@ -21,7 +21,8 @@ are compared (their §4.4):
 Left out:
 
 - the buffer that is refilled until a batch is full: the batch is smaller instead;
-- one forward pass for scoring and updating φ: there are two here.
+- one forward pass for scoring and updating φ: there are two here;
+- answers of several turns as one in the loss of φ, which takes the sum of each of their sequences by itself.
 """
 
 from __future__ import annotations
@@ -89,10 +90,10 @@ class ImplicitPrm:
         answer_rewards = torch.where(batch.mask > 0, rewards, torch.zeros_like(rewards)).sum(1)
         is_hit = (answer_rewards > 0) == (outcomes > 0.5)
 
-        # The learner divides every sum by the number of tokens. Accuracy is a mean over answers, so it is scaled here.
-        tokens_per_answer = totals.tokens / totals.sequences
+        # The learner divides every sum by the number of tokens. Accuracy is a mean over sequences, so it is scaled.
+        tokens_per_sequence = totals.tokens / totals.sequences
         sums = {
-            "accuracy": (is_hit.float() * tokens_per_answer).sum(),
+            "accuracy": (is_hit.float() * tokens_per_sequence).sum(),
             "reward": masked_sum(rewards, batch.mask),
         }
         return Loss(value=losses.sum() / totals.sequences, sums=sums)
@@ -181,7 +182,7 @@ class Prime:
 
         process_rewards = self._process_rewards(samples)
         if self.process_weight:
-            metrics |= _process_metrics(process_rewards, self._outcomes_of(samples))
+            metrics |= self._process_metrics(samples, process_rewards)
 
         if self.estimator == "ppo":
             advantages = self._advantages_over_critic(samples)
@@ -240,6 +241,24 @@ class Prime:
     def _outcomes_of(self, samples: Sequence[Sample]) -> torch.Tensor:
         """float64 ``[N]``."""
         return torch.tensor([value_of(sample, self.outcome) for sample in samples], dtype=torch.float64)
+
+    def _process_metrics(self, samples: Sequence[Sample], rewards: Sequence[torch.Tensor]) -> dict[str, float]:
+        """The mean of the answers' summed process rewards, and how well the sums tell right from wrong: the share of
+        all pairs of a right and a wrong answer in which the right one has the larger sum; equal sums count half."""
+        answer_of_sample, n_answers = trajectories_of(samples)  # an answer of several turns has several samples
+        sample_sums = torch.stack([sample_rewards.sum() for sample_rewards in rewards])
+        sums = torch.zeros(n_answers, dtype=torch.float64).index_add(0, answer_of_sample, sample_sums)
+        outcomes = self._outcomes_of(first_samples(samples))
+        metrics = {"process/reward": float(sums.mean())}
+
+        right = sums[outcomes > 0.5]
+        wrong = sums[outcomes <= 0.5]
+        if len(right) and len(wrong):
+            margins = right[:, None] - wrong[None, :]
+            is_larger = (margins > 0).double()
+            is_equal = (margins == 0).double()
+            metrics["process/pair_accuracy"] = float((is_larger + 0.5 * is_equal).mean())
+        return metrics
 
     def token_rewards(self, samples: Sequence[Sample]) -> list[torch.Tensor]:
         """float64 ``[T]`` for each sample: both channels as one reward after each token, the outcome on the last."""
@@ -324,19 +343,3 @@ class PrimeValues:
         self, predictions: torch.Tensor, entropy: torch.Tensor | None, batch: MicroBatch, totals: BatchTotals
     ) -> Loss:
         return self._regression.loss_of(predictions, entropy, batch, totals)
-
-
-def _process_metrics(rewards: Sequence[torch.Tensor], outcomes: torch.Tensor) -> dict[str, float]:
-    """The mean of the answers' summed process rewards, and how well the sums tell right from wrong: the share of all
-    pairs of a right and a wrong answer in which the right one has the larger sum; equal sums count half."""
-    sums = torch.stack([sample_rewards.sum() for sample_rewards in rewards])
-    metrics = {"process/reward": float(sums.mean())}
-
-    right = sums[outcomes > 0.5]
-    wrong = sums[outcomes <= 0.5]
-    if len(right) and len(wrong):
-        margins = right[:, None] - wrong[None, :]
-        is_larger = (margins > 0).double()
-        is_equal = (margins == 0).double()
-        metrics["process/pair_accuracy"] = float((is_larger + 0.5 * is_equal).mean())
-    return metrics

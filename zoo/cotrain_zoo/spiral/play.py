@@ -20,6 +20,7 @@ from cotrain.core.signals import Signal, gives
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Episode, ParseFailure, Sampling, Task
 from cotrain.formats.answers import final_answer
+from cotrain.metrics.heldout import with_names
 from cotrain.rollout.common_roles import is_terse
 from cotrain.rollout.role import Role, Turn
 from cotrain.rollout.runner import RoleHandle, Roles
@@ -233,7 +234,7 @@ def measure_exploitability(game: Game) -> Callable[[Sequence[Episode]], dict[str
             "player/seen": Estimate(value=mean_seen, low=mean_seen, high=mean_seen, n=len(seen_shares)),
         }
 
-    return measure
+    return with_names(measure, roles=(), figures=("player/exploitability", "player/seen"))
 
 
 def _move_probability(chances: Sequence[float | None], times_asked: int) -> float:
