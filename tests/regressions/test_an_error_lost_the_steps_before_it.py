@@ -35,19 +35,9 @@ async def solve_unless_broken(task, roles):
 solve_unless_broken.gives = solve.gives
 
 
-def brief(protocol=solve, steps=3, **settings):
-    recipe = grpo(
-        steps=steps,
-        tasks=EASY,
-        kl=0.0,
-        model=TINY,
-        tasks_per_step=2,
-        group_size=2,
-        evaluation_tasks=1,
-        lr=1e-3,
-        **settings,
-    )
-    phases = tuple(replace(phase, protocol=protocol) for phase in recipe.schedule.phases)
+def brief():
+    recipe = grpo(steps=3, tasks=EASY, kl=0.0, model=TINY, tasks_per_step=2, group_size=2, evaluation_tasks=1, lr=1e-3)
+    phases = tuple(replace(phase, protocol=solve_unless_broken) for phase in recipe.schedule.phases)
     evaluation = replace(recipe.evaluation, group_size=2, greedy=False, frozen_roles={}, splits=())
     return replace(recipe, evaluation=evaluation, schedule=replace(recipe.schedule, phases=phases))
 
@@ -74,12 +64,12 @@ def test_a_run_that_an_error_ends_keeps_the_steps_before_it(peaceful_digest, tmp
     heard = Heard()
     BREAKS_AT.append(2)
     with pytest.raises(TooManyFailures):
-        start_run(brief(solve_unless_broken), tmp_path / "broken", observer=heard)
+        start_run(brief(), tmp_path / "broken", observer=heard)
     assert newest_step(tmp_path / "broken") == 2
     assert "the state after step 2 of 3 is kept. Go on with: cotrain resume" in heard.lines[-1]
 
     BREAKS_AT.clear()
-    resume_run(brief(solve_unless_broken), tmp_path / "broken")
+    resume_run(brief(), tmp_path / "broken")
     assert digest(tmp_path / "broken") == peaceful_digest
 
 
