@@ -304,7 +304,7 @@ def _train_to_end(
             checkpoint_every=int(saved_recipe["checkpoint_every"]),
             keep_every=int(saved_recipe.get("keep_every", 0)),
             observer=observer,
-            retry_when_full=DiskRetry(get_signal, observer),
+            retry_when_full=DiskRetry(get_signal, observer.message),
             resumed_from=_newest_sound_checkpoint(directory, observer),
             file_hashes=manifest.GrowingHashes(directory),
         )
