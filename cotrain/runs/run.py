@@ -52,6 +52,7 @@ from cotrain.runs.directory import (
 )
 from cotrain.runs.figures import (
     best_step,
+    check_best_figure,
     end_metrics,
     evaluate_on_validation,
     metrics_on_test_split,
@@ -406,7 +407,11 @@ def _evaluate_if_due(run: ActiveRun, recorder: StepRecorder) -> None:
     if trainer.is_evaluation_due() and is_new:
         # After n finished steps the last one has the number n − 1 in metrics.jsonl, where steps count from 0.
         last_step = trainer.finished_steps - 1
-        recorder.add_evaluation(evaluate_on_validation(trainer, step=last_step))
+        row = evaluate_on_validation(trainer, step=last_step)
+        recorder.add_evaluation(row)
+        best = trainer.recipe.evaluation.best
+        if best and row.get(f"eval/{best}") is None:
+            run.observer.message(f"note: {best} is undefined after step {trainer.finished_steps}: not the best one")
         if run.best_evaluated_step == trainer.finished_steps:  # read from the run's files: the evaluation just added
             _save_if_new(run, recorder)
 
@@ -481,6 +486,7 @@ def _measure_start(run: ActiveRun) -> dict[str, Any]:
         # Problems, and texts of other roles, that do not fit a model's context.
         for line in (*too_long_notes(run.trainer), *crowded_notes(run.trainer)):
             run.observer.message(line)
+        check_best_figure(run.trainer)
     with progress_shown(run.trainer, "the start", run.observer.message):
         metrics = metrics_on_test_split(run.trainer)
     files = {"before_counts.json": counts_json(metrics), "before.json": estimates_json(metrics)}
