@@ -391,7 +391,7 @@ def active_run(directory, trainer):
         checkpoint_every=1,
         keep_every=0,
         observer=observer,
-        retry_when_full=DiskRetry(lambda: 0, observer),
+        retry_when_full=DiskRetry(lambda: 0, observer.message),
         resumed_from=None,
         file_hashes=GrowingHashes(directory),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from dataclasses import replace
@@ -23,6 +24,7 @@ from cotrain.recipes.tango import tango
 from cotrain.rollout import common_roles
 from cotrain.rollout.role import Role
 from cotrain.storage import checkpoints
+from cotrain.storage.file_ops import Files
 from cotrain.storage.ledger import Ledger
 from tests.helpers import EASY, TINY
 from tests.sentences import command_refuses, refuses
@@ -216,7 +218,7 @@ def test_reviews_of_rollouts_fit_80_columns():
 
 
 @pytest.mark.whole
-def test_stored_verifiers_review_the_runs_own_rollouts(tmp_path, capsys):
+def test_stored_verifiers_review_the_runs_own_rollouts(tmp_path, capsys, monkeypatch):
     run = tmp_path / "run"
     small = {**SMALL, "model": "shipped", "lr": 1e-4}  # which writes what can be read
     recipe = tango(steps=3, warmup=1, reviews=2, tasks=EASY, seed=0, **small)
@@ -233,6 +235,22 @@ def test_stored_verifiers_review_the_runs_own_rollouts(tmp_path, capsys):
         (i, j) for i in range(len(rows)) for j in range(3)
     ]
     assert all(cell["n"] == rows[cell["generator"]]["n"] for cell in found["cells"])
+
+    # Reviews are kept until they are written.
+    write = Files.write
+
+    def refuse_result(self, file, block):
+        if file.name.name == ".reviewed.json.staging":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(self, file, block)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Files, "write", refuse_result)
+        command_refuses(words, "E_DISK_REFUSED: reviewed.json", capsys)
+    assert main(words) == 0 and "going on with what an earlier try has left" in capsys.readouterr().out
+    assert json.loads((run / "reviewed.json").read_text()) == found
+    assert not list(run.glob(".reviewed.json*"))
+
     command_refuses([*words[:2], run, *words[2:]], "E_ONE_RUN_ALONE: --on-rollouts", capsys)
 
 

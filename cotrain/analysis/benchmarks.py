@@ -11,7 +11,9 @@ Who does what, in a run or with a model by itself:
 
 What came of each sample is a row of ``suite-NAME.jsonl`` in the run directory, and ``suite-NAME.json`` holds the scores
 (``metrics/suites.py``) next to the settings they were made with. The rows are written as they are made: the same
-command goes on where it was interrupted, and only prints what is finished.
+command goes on where it was interrupted, and only prints what is finished. Rows of other settings, such as another
+checkpoint or more samples, are never written over: they go to the folder ``earlier``, and come back from there when
+their settings do.
 
 Left out: few-shot prompts, tools. A sample that does not fit its model's context counts as wrong.
 """
@@ -47,7 +49,7 @@ from cotrain.core.types import (
     Trace,
     has_split,
 )
-from cotrain.core.verbosity import ProgressPrinter, count_of, json_text, print_lines, print_progress
+from cotrain.core.verbosity import ProgressPrinter, count_of, json_text, print_aside, print_lines, print_progress
 from cotrain.data import programs
 from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.processbench import FixedSolution
@@ -87,13 +89,16 @@ from cotrain.runs.choose_formats import (
     choose_verdict_format,
 )
 from cotrain.runs.directory import RunDirectory, estimates_json
-from cotrain.storage.file_ops import replace_file
+from cotrain.runs.out_of_room import DiskRetry
+from cotrain.storage.file_ops import REAL_FILES, make_directory, replace_file, report_disk_errors
 from cotrain.storage.jsonl import JsonlWriter, encode_row, read_jsonl
 from cotrain.storage.kept_work import claim_place
+from cotrain.storage.lock import RunLock
 from cotrain.trainer.checks import check_measured
 from cotrain.trainer.evaluation import EVALUATION_STEP
 
 CHUNK = 64  # problems that are sampled, and written, at a time
+EARLIER = "earlier"  # folder of rows and scores that were made with other settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +145,7 @@ def evaluate_suites(
     """
     options = options or SuiteOptions()
     paths = suite_data(suites, data)
+    wait_for_room = DiskRetry(lambda: 0, say)
     is_model = opening.is_model(directory)
     folder = RunDirectory(out or (Path("evals") / Path(directory).name if is_model else directory))
     needs_verifier = options.answer_format.of_reviews or any(name in JUDGED for name in suites)
@@ -157,6 +163,8 @@ def evaluate_suites(
         for name in items:
             scoring_roles(name, recipe.roles, options)  # raises here, before a model is loaded
         claim_place(folder.path)  # raises here, before hours of sampling, where nothing can be written
+        for name in items:  # raises where another process plays the same suite for the same place
+            stack.callback(RunLock(folder.path, f".suite-{name}.lock").remove)
 
         recipe = _with_sampling_of(recipe, options)
         if is_model:
@@ -185,7 +193,7 @@ def evaluate_suites(
             rows = evaluate_suite(rows_file, name, suite_items, runner, options, settings, say)
             result = _suite_result(name, suite_items, rows, options, settings, training)
             results.append(result)
-            folder.write(f"suite-{name}.json", result)
+            wait_for_room(folder.write, f"suite-{name}.json", result)
     return results
 
 
@@ -432,6 +440,7 @@ def evaluate_suite(
     say: Callable[[str], None] = lambda text: None,
 ) -> list[SampleRow]:
     """The rows of a suite, one for each sample, in order; those that ``path`` holds from the same settings are kept."""
+    _exchange_rows(path, settings, say)
     rows_per_item = 1 if name in JUDGED else options.samples + 1  # samples and the greedy answer
     rows = _kept_rows(path, settings, rows_per_item, len(items))
     n_rows = rows_per_item * len(items)
@@ -461,6 +470,47 @@ def evaluate_suite(
 
     runner.progress = None
     return rows
+
+
+def _exchange_rows(path: Path, settings: Mapping[str, Any], say: Callable[[str], None]) -> None:
+    """Move rows of other settings, and their scores, from ``path`` to the folder ``EARLIER``; fetch those of these
+    settings from there."""
+    saved_rows = read_jsonl(path) if path.exists() else []
+    if saved_rows and saved_rows[0] == {"settings": settings}:
+        return
+    if len(saved_rows) > 1:  # the first one has the settings
+        earlier = _earlier_place(path, saved_rows[0])
+        _move_rows(path, earlier)
+        say(f"note: {path} was made with other settings ({_differences(saved_rows[0], settings)}); it is now {earlier}")
+    own = _earlier_place(path, {"settings": settings})
+    if own.exists():
+        _move_rows(own, path)
+        say(f"note: {path} is again what {own} was, which was made with these settings")
+
+
+def _earlier_place(path: Path, first_row: Mapping[str, Any]) -> Path:
+    """Where rows that begin with this one are kept when others take their place."""
+    digest = hashlib.blake2b(json.dumps(first_row, sort_keys=True).encode(), digest_size=4).hexdigest()
+    return path.parent / EARLIER / f"{path.stem}-{digest}.jsonl"
+
+
+def _move_rows(source: Path, target: Path) -> None:
+    """Move rows, and the scores beside them. Raises DiskError."""
+    with report_disk_errors(f"move {source} to {target}"):
+        make_directory(REAL_FILES, target.parent)
+        scores = source.with_suffix(".json")
+        if scores.exists():
+            scores.replace(target.with_suffix(".json"))
+        source.replace(target)
+
+
+def _differences(first_row: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
+    """The names of settings that differ: "step, samples"."""
+    saved = first_row.get("settings")
+    if not isinstance(saved, Mapping):
+        return "none are in it"
+    names = [*settings, *(name for name in saved if name not in settings)]
+    return ", ".join(name for name in names if saved.get(name) != settings.get(name))
 
 
 def _kept_rows(path: Path, settings: dict[str, Any], rows_per_item: int, items: int) -> list[SampleRow]:
@@ -650,7 +700,7 @@ def run_suites(arguments: argparse.Namespace, answer_format: AnswerFormat) -> in
         tool=arguments.tool,
     )
     names = [name.strip() for name in arguments.suite.split(",")]
-    say = (lambda text: None) if arguments.json else print_progress
+    say = print_aside if arguments.json else print_progress
     results = evaluate_suites(
         arguments.directory, names, arguments.data, options=options, device=arguments.device, out=arguments.out, say=say
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from cotrain.cli.common import add_device_flag, add_threads_flag, device_of, load_libraries, set_threads
 from cotrain.cli.flags import Parser, add_count, add_trust_flag, typed_flags
 from cotrain.core.errors import ConfigError
-from cotrain.core.verbosity import json_text, print_lines
+from cotrain.core.verbosity import json_text, print_aside, print_lines, print_progress
 from cotrain.storage.schemas import check_path, refuse_missing
 
 # ``cotrain xplay`` prints one of three matrices. Two of them have a flag; without either, generators meet verifiers.
@@ -170,5 +169,5 @@ def _load(arguments: argparse.Namespace) -> None:
 
 
 def _progress_printer(as_json: bool) -> Callable[[str], None]:
-    """Return the function that prints the progress; it prints nothing where JSON is printed."""
-    return (lambda text: None) if as_json else functools.partial(print, flush=True)
+    """Return the function that prints the progress: on stderr where JSON is printed."""
+    return print_aside if as_json else print_progress

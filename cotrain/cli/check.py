@@ -9,13 +9,10 @@ from pathlib import Path
 from cotrain.analysis.check_data import check_file
 from cotrain.cli.flags import Parser
 from cotrain.core.errors import ConfigError
-from cotrain.core.verbosity import json_text, print_lines, print_progress
+from cotrain.core.verbosity import json_text, print_aside, print_lines, print_progress
 from cotrain.data.columns import ANY, schema_of
 from cotrain.formats.answers import check_answer
 from cotrain.storage.kept_work import claim_place
-
-
-def _say_nothing(text: str) -> None: ...
 
 
 def check(argv: Sequence[str]) -> int:
@@ -66,7 +63,7 @@ def check(argv: Sequence[str]) -> int:
         schema=schema,
         answer=arguments.answer_format,
         labelled=arguments.labelled,
-        say=_say_nothing if arguments.json else print_progress,
+        say=print_aside if arguments.json else print_progress,
     )
     if arguments.quarantine is not None:
         report.aside.write(arguments.quarantine)

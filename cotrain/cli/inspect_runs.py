@@ -25,7 +25,7 @@ from cotrain.cli.common import (
 )
 from cotrain.cli.flags import Parser, add_count, add_trust_flag, one_of, real_number
 from cotrain.core.errors import ConfigError
-from cotrain.core.verbosity import print_lines, tell_result
+from cotrain.core.verbosity import print_aside, print_lines, tell_result
 from cotrain.reports.summary import figure_text
 from cotrain.storage.schemas import refuse_missing
 
@@ -202,7 +202,7 @@ def _on_core(parser: Parser, arguments: argparse.Namespace) -> int:
         shots=arguments.shots or 0,
         device=arguments.device,
         aside=aside,
-        say=(lambda text: None) if arguments.json else say,
+        say=print_aside if arguments.json else say,
     )
     folder.write("suite-core.json", result)
     if aside is not None and aside.refused:

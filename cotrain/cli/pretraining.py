@@ -129,11 +129,11 @@ def pretrain(argv: Sequence[str], ranks: Ranks | None = None) -> int:
             report=report,
             plan={"save_every": arguments.save_every},
             device=arguments.device,
+            write_more=lambda: write_quarantine(quarantine, arguments.out),
             ranks=own_rank,
         )
     if not own_rank.is_first:
         return 0
-    write_quarantine(quarantine, arguments.out)
     return report_outcome(outcome, arguments.out)
 
 

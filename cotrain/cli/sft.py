@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from cotrain.models.lora import Lora
     from cotrain.pretraining.pretrain import Parts
     from cotrain.pretraining.ranks import Ranks
-    from cotrain.pretraining.trainer import TrainingOutcome
     from cotrain.storage.kept_work import KeptWork
 
 TAUGHT_ROLES = ("solver", "verifier")  # those that ``cotrain teach`` can teach
@@ -198,12 +197,13 @@ def fine_tune(
             taught=lessons.taught,
             sampling=lessons.sampling,
             lora=_lora_of(arguments),
+            write_more=lambda: _write_beside_model(lessons, quarantine, arguments.out),
             ranks=own_rank,
         )
     if not own_rank.is_first:
         return 0
-    _write_beside_model(outcome, lessons, Path(arguments.out))
-    write_quarantine(quarantine, arguments.out)
+    if outcome.finished and lessons.kept_work is not None:
+        lessons.kept_work.finish()
     return report_outcome(outcome, arguments.out)
 
 
@@ -232,16 +232,13 @@ def _default_lr(arguments: Any) -> float:
     return LARGE_MODEL_LR if arguments.lora is None else ADAPTER_RATE
 
 
-def _write_beside_model(outcome: TrainingOutcome, lessons: Lessons, out: Path) -> None:
-    """Write files into the folder of a finished model: which formats it knows, and the conversations that it wrote
-    itself."""
+def _write_beside_model(lessons: Lessons, quarantine: Quarantine | None, out: str) -> None:
+    """Write files into the folder of a model: which formats it knows, the conversations that it wrote itself, and
+    malformed rows."""
     from cotrain.rollout.common_roles import mark_terse_prompts
 
-    if not outcome.finished:
-        return
     if lessons.in_own_formats:  # roles then ask it in the short prompts of the shipped models
-        mark_terse_prompts(out)
+        mark_terse_prompts(Path(out))
     if lessons.own_rows:
-        replace_file(out / SAMPLES, b"".join(map(encode_row, lessons.own_rows)))
-    if lessons.kept_work is not None:
-        lessons.kept_work.finish()
+        replace_file(Path(out) / SAMPLES, b"".join(map(encode_row, lessons.own_rows)))
+    write_quarantine(quarantine, out)

@@ -8,6 +8,7 @@ what is printed about the training.
 from __future__ import annotations
 
 import math
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,8 +37,7 @@ if TYPE_CHECKING:
     from cotrain.cli.stage_ranks import StageCommand
     from cotrain.pretraining.ranks import Ranks
 
-SAMPLES = "samples.jsonl"  # what the model wrote itself and learned, written last
-INTERRUPTED = 130  # exit code of a training that can be resumed, as shells have it after Ctrl-C
+SAMPLES = "samples.jsonl"  # what the model wrote itself and learned
 
 
 # -- Flags.
@@ -322,7 +322,7 @@ def _duration_text(seconds: float) -> str:
 
 def report_outcome(outcome: Any, out: str) -> int:
     """Print the result of a training, and return the exit code."""
-    was_done_before = math.isnan(outcome.loss)  # --resume of a finished training: it made no step
+    has_loss = math.isfinite(outcome.loss)  # not where a finished training is resumed
     tell_result(
         {
             "model": out,
@@ -330,17 +330,17 @@ def report_outcome(outcome: Any, out: str) -> int:
             "finished": outcome.finished,
             "seconds": outcome.seconds,
             "sample": outcome.sample,
-            "loss": None if was_done_before else outcome.loss,  # JSON has no NaN
+            "loss": outcome.loss if has_loss else None,  # JSON has no NaN
             "validation": dict(outcome.validation),
             "bits_per_byte": dict(outcome.bits_per_byte),
         }
     )
     if not outcome.finished:
         print(f"stopped at step {outcome.step}; nothing is lost. Go on with the same command and --resume")
-        return INTERRUPTED
+        return 128 + (outcome.signal or signal.SIGINT)
 
     held_out = ", ".join(f"{name} {value:.3f}" for name, value in outcome.validation.items())
-    figures = ["finished before" if was_done_before else f"loss {outcome.loss:.3f}; held out: {held_out}"]
+    figures = ["finished before" if outcome.was_finished else f"loss {outcome.loss:.3f}; held out: {held_out}"]
     figures += [f"{bits:.3f} bits per byte" for bits in outcome.bits_per_byte.values()]
     if outcome.sample:
         print(f"a sample: {escape_terminal(outcome.sample)}")
@@ -361,4 +361,4 @@ def report_finished(arguments: Any) -> int:
     from cotrain.pretraining.trainer import finished_before
 
     steps = step_count(arguments.tokens, arguments.batch_tokens, arguments.length)
-    return report_outcome(finished_before(steps), arguments.out)
+    return report_outcome(finished_before(arguments.out, steps), arguments.out)

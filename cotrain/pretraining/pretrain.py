@@ -82,6 +82,7 @@ def pretrain(
     plan: Mapping[str, Any] | None = None,
     device: str = "cpu",
     say: Callable[[str], None] = print_progress,
+    write_more: Callable[[], None] | None = None,
     ranks: Ranks = ALONE,
 ) -> TrainingOutcome:
     """Train on ``tokens`` tokens of text (padding counted) and write the model to ``out``.
@@ -97,6 +98,7 @@ def pretrain(
         plan: further fields of ``TrainingPlan`` by name, such as ``{"save_every": 100, "micro": 8}``.
         device: "cpu", "cuda" or "cuda:1", where it is trained.
         say: hears what of the corpus is left out, or learned in parts.
+        write_more: writes further files into ``out``, before the training counts as finished.
         ranks: of several processes that train together, this one; all are called alike.
 
     Interrupted (``finished=False``), it has left a checkpoint: call again with ``resume=True``.
@@ -124,7 +126,7 @@ def pretrain(
     return train_and_save(
         network, tokenizer, parts, out, full, replies_only=False, validation=validation,
         start=str(model) if model is not None else "new", resume=resume, save_dtype=save_dtype, report=report, say=say,
-        ranks=ranks,
+        write_more=write_more, ranks=ranks,
     )  # fmt: skip
 
 
@@ -186,11 +188,13 @@ def train_and_save(
     taught: Mapping[str, Any] | None = None,
     about: Mapping[str, Any] | None = None,
     merge: Callable[[], PreTrainedModel] | None = None,
+    write_more: Callable[[], None] | None = None,
     ranks: Ranks = ALONE,
 ) -> TrainingOutcome:
     """Hold out, tokenize, train, write: what pretraining and supervised training have in common. ``taught`` is written
     into ``result.json`` next to the figures. ``about``: more of what a run must have in common with the one that it
-    goes on with. ``merge`` makes the model that is written; by default it is ``network``."""
+    goes on with. ``merge`` makes the model that is written; by default it is ``network``. ``write_more`` writes further
+    files beside the model, before its training counts as finished."""
     batch = plan.rows * plan.length
     longest = plan.length if replies_only else batch
     resumed = (Path(out) / SETTINGS).is_file()
@@ -224,6 +228,38 @@ def train_and_save(
             documents = all_documents(corpus, tokenizer, replies_only, longest, begun, ends)
             if documents:
                 held_documents[name] = documents
+
+    def write_all(outcome: TrainingOutcome) -> TrainingOutcome:
+        """Write the model, and what came of its training."""
+        save_model(network if merge is None else merge(), tokenizer, out, save_dtype)
+        if not replies_only:
+            bits = {
+                name: bits_per_byte(held_out[name], held_documents[name], nats)
+                for name, nats in outcome.validation.items()
+                if isinstance(held_out[name].get(0), str)
+            }
+            outcome = replace(outcome, bits_per_byte=bits, sample=sample_text(network, tokenizer, held_out))
+        result = {
+            "stage": "sft" if replies_only else "pretrain",
+            "start": start,
+            **(taught or {}),
+            "parameters": sum(parameter.numel() for parameter in network.parameters()),
+            "steps": plan.steps,
+            "tokens": plan.steps * batch,
+            "resumed": resumed,
+            "seconds": outcome.seconds,
+            "loss": outcome.loss if math.isfinite(outcome.loss) else None,  # JSON has no NaN
+            "validation": dict(outcome.validation),
+            "bits_per_byte": dict(outcome.bits_per_byte),
+            "sample": outcome.sample,
+            "left_out": {finding.name: finding.left_out for finding in findings if finding.left_out},
+            "in_parts": {finding.name: finding.in_parts for finding in findings if finding.in_parts},
+        }
+        replace_file(Path(out) / RESULT, json.dumps(result, indent=2, ensure_ascii=False).encode())
+        if write_more is not None:
+            write_more()
+        return outcome
+
     outcome = train(
         network,
         document_reader(training, tokenizer, plan.seed, replies_only, longest, begun, ends, batch),
@@ -233,40 +269,14 @@ def train_and_save(
         validation=held_documents,
         about={**about, "corpus": training.name},
         resume=resume,
-        finish=lambda: save_model(network if merge is None else merge(), tokenizer, out, save_dtype),
+        finish=write_all,
         report=report,
+        say=say,
         ranks=ranks,
     )
-    if not outcome.finished or not ranks.is_first:
-        return outcome
-    if math.isnan(outcome.loss):  # it was finished before
+    if outcome.was_finished:
         saved = read_result(out)
-        return replace(outcome, **{name: saved[name] for name in ("bits_per_byte", "sample") if name in saved})
-
-    if not replies_only:
-        bits = {
-            name: bits_per_byte(held_out[name], held_documents[name], nats)
-            for name, nats in outcome.validation.items()
-            if isinstance(held_out[name].get(0), str)
-        }
-        outcome = replace(outcome, bits_per_byte=bits, sample=sample_text(network, tokenizer, held_out))
-    result = {
-        "stage": "sft" if replies_only else "pretrain",
-        "start": start,
-        **(taught or {}),
-        "parameters": sum(parameter.numel() for parameter in network.parameters()),
-        "steps": plan.steps,
-        "tokens": plan.steps * batch,
-        "resumed": resumed,
-        "seconds": outcome.seconds,
-        "loss": outcome.loss,
-        "validation": dict(outcome.validation),
-        "bits_per_byte": dict(outcome.bits_per_byte),
-        "sample": outcome.sample,
-        "left_out": {finding.name: finding.left_out for finding in findings if finding.left_out},
-        "in_parts": {finding.name: finding.in_parts for finding in findings if finding.in_parts},
-    }
-    replace_file(Path(out) / RESULT, json.dumps(result, indent=2, ensure_ascii=False).encode())
+        outcome = replace(outcome, **{name: saved[name] for name in ("bits_per_byte", "sample") if name in saved})
     return outcome
 
 

@@ -55,6 +55,7 @@ def sft(
     sampling: Mapping[str, Any] | None = None,
     say: Callable[[str], None] = print_progress,
     lora: Lora | None = None,
+    write_more: Callable[[], None] | None = None,
     ranks: Ranks = ALONE,
 ) -> TrainingOutcome:
     """Fine-tune ``model`` on ``tokens`` tokens of conversations (prompts and padding counted) and write it to ``out``.
@@ -82,15 +83,19 @@ def sft(
         about[SAMPLING] = dict(sampling)
     network, tokenizer, merge = _open_model(model, lora, seed)
     nn.Module.to(network, device)
-    outcome = train_and_save(
+
+    def write_roles_and_more() -> None:
+        """Write how the model's roles are asked and read."""
+        keep_taught_roles(Path(out), taught_roles(os.fspath(model)) | _role_of(taught or {}))
+        if write_more is not None:
+            write_more()
+
+    return train_and_save(
         network, tokenizer, weighted_parts(conversations), out, full, replies_only=True, validation=validation,
         start=str(model), resume=resume, save_dtype=save_dtype, report=report,
         taught=taught, say=say, about=about, merge=merge,
-        ranks=ranks,
+        write_more=write_roles_and_more, ranks=ranks,
     )  # fmt: skip
-    if outcome.finished and ranks.is_first:
-        keep_taught_roles(Path(out), taught_roles(os.fspath(model)) | _role_of(taught or {}))
-    return outcome
 
 
 def _open_model(

@@ -13,14 +13,11 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import signal
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -39,7 +36,7 @@ from cotrain.core.errors import (
 )
 from cotrain.core.seeding import seed_of
 from cotrain.core.types import take_fields
-from cotrain.core.verbosity import PACE_SECONDS
+from cotrain.core.verbosity import PACE_SECONDS, count_of, print_progress
 from cotrain.learner.optim import (
     Optimizer,
     adamw,
@@ -56,15 +53,21 @@ from cotrain.pretraining.batches import Documents, batches_ahead, pack_all
 from cotrain.pretraining.muon import muon
 from cotrain.pretraining.packing import PADDING, Document, PackedBatch, block_mask, segment_lengths
 from cotrain.pretraining.ranks import ALONE, Ranks
+from cotrain.runs.out_of_room import DiskRetry
 from cotrain.storage import checkpoints
 from cotrain.storage.file_ops import replace_file
-from cotrain.storage.jsonl import JsonlWriter, truncate_after, try_read_object
+from cotrain.storage.jsonl import JsonlWriter, read_jsonl, truncate_after, try_read_object
 from cotrain.storage.lock import RunLock
 from cotrain.storage.schemas import RESULT
+from cotrain.trainer.failures import Interrupted, stop_on_signal
 
 OPTIMIZERS = {"adamw": adamw, "muon": muon}
 FAR = 1e-3  # share of the logits' spread that is rounding
 METRICS, SETTINGS, CHECKPOINTS = "metrics.jsonl", "training.json", "checkpoints"  # in the run's directory
+TRASH = ".trash"  # what the checkpoints of a finished training are called while they are removed
+VALIDATION = "validation/"  # before the name of held-out documents, in a row of metrics
+THREADS = "threads"  # key of the settings: with how many the training was begun
+SECONDS_UNSAVED = 1800.0  # the longest that a training with checkpoints goes on without one
 SAMPLING = "sampling"  # of what is saved about a training: how texts were drawn that the model itself wrote
 # Fields that may differ when a run is resumed. Texts that were drawn in another way are other texts, which differ.
 CHANGEABLE_FIELDS = {"log_every", "save_every", "keep", SAMPLING}
@@ -97,7 +100,7 @@ class TrainingPlan:
     autocast: bool | None = None  # bfloat16 arithmetic; None: where the processor has it
     log_every: int = 10
     validate_every: int = 200  # and once at the end; 0: never
-    save_every: int = 500  # and when interrupted; 0: only then
+    save_every: int = 500  # and every half hour, and when interrupted; 0: only when interrupted
     keep: int = 2  # checkpoints
 
 
@@ -105,18 +108,22 @@ class TrainingPlan:
 class TrainingOutcome:
     """How a run ended."""
 
-    step: int  # steps done, of all calls
+    step: int  # steps done and saved, of all calls
     finished: bool  # False: interrupted, go on with resume=True
     loss: float  # training loss of the last step, nats per token; NaN when no step was done
     validation: Mapping[str, float]  # by name, nats per token; empty when none was computed in this call
     seconds: float  # seconds of this call
+    signal: int = 0  # number of the signal by which it was interrupted; 0: of none, or of another rank's
+    was_finished: bool = False  # the training was finished before, and nothing was done
     bits_per_byte: Mapping[str, float] = field(default_factory=dict)  # bits per byte of held-out running text, by name
     sample: str = ""  # how the model goes on from the beginning of a held-out text
 
 
-def finished_before(steps: int) -> TrainingOutcome:
-    """The outcome of a training of so many steps that was finished before, and to which nothing was added."""
-    return TrainingOutcome(step=steps, finished=True, loss=math.nan, validation={}, seconds=0.0)
+def finished_before(out: str | Path, steps: int) -> TrainingOutcome:
+    """The outcome of a training of so many steps that was finished before, and to which nothing was added. Removes what
+    a kill left of its checkpoints."""
+    shutil.rmtree(Path(out) / TRASH, ignore_errors=True)
+    return TrainingOutcome(step=steps, finished=True, loss=math.nan, validation={}, seconds=0.0, was_finished=True)
 
 
 def train(
@@ -128,8 +135,9 @@ def train(
     validation: Mapping[str, Sequence[Document]] | None = None,
     about: Mapping[str, Any] | None = None,
     resume: bool = False,
-    finish: Callable[[], None] | None = None,
+    finish: Callable[[TrainingOutcome], TrainingOutcome] | None = None,
     report: Callable[[dict[str, Any]], None] | None = None,
+    say: Callable[[str], None] = print_progress,
     ranks: Ranks = ALONE,
 ) -> TrainingOutcome:
     """Train ``model`` in place; metrics, settings and checkpoints go to ``out``.
@@ -140,12 +148,16 @@ def train(
         about: JSON description of model and text, saved with the plan; a run is resumed only with the same.
         resume: go on from the newest checkpoint in ``out`` (or start, if there is none yet). When the run is finished
             already, nothing is done and ``model`` stays as it is.
-        finish: called when all steps are done, to write the result; the checkpoints are deleted after it returns.
+        finish: called when all steps are done, to write all that is kept of the training; returns the outcome, to
+            which it may add. The checkpoints are deleted after it returns: if it is killed, a resumed training calls
+            it again.
         report: called with every metrics line as it is written, and with step and loss of a step that ends more than
             five seconds after the last one that was reported, before its held-out documents are measured.
+        say: hears that a full disk is waited for, and that a training goes on with other threads.
         ranks: which part of each batch is computed here; ``finish`` and ``report`` are the first rank's.
 
-    SIGINT and SIGTERM save a checkpoint after the running step and return with ``finished=False``.
+    SIGINT, SIGTERM and SIGHUP save a checkpoint after the running step and return with ``finished=False``. A full disk
+    is waited for, as in a run. An error ends the training with a checkpoint of the last finished step.
     Raises RunDirectoryError when ``out`` holds something else or is not to be resumed, NonFiniteLoss, DataError, and
     ModelError for a model that cannot learn to predict these tokens.
     """
@@ -156,9 +168,15 @@ def train(
     out = Path(out)
     settings = _as_json({"plan": asdict(plan), "about": dict(about or {})})
     if ranks.is_first:
-        _claim_directory(out, settings, resume)
+        threads = _claim_directory(out, settings, resume)
         if training_is_finished(out):
-            return finished_before(plan.steps)
+            return finished_before(out, plan.steps)
+        settings[THREADS] = threads or torch.get_num_threads()
+        if settings[THREADS] != torch.get_num_threads():
+            say(
+                f"note: this training was begun with {count_of(settings[THREADS], 'thread')} and goes on with "
+                f"{torch.get_num_threads()}: sums may round differently, so it is the same training but not bit for bit"
+            )
 
     check_causal(model)
     optimizer = OPTIMIZERS[plan.optimizer](model, plan.lr, betas=plan.betas, weight_decay=plan.weight_decay)
@@ -177,62 +195,67 @@ def train(
         if ranks.is_first:
             replace_file(out / SETTINGS, json.dumps(settings, indent=2).encode())
         step, cursor = _load_on_each(out, model, optimizer, ranks)
-        saved_step = step
         model.train()
         with (
             JsonlWriter(out / METRICS) if ranks.is_first else nullcontext() as metrics,
-            _catch_signals() as interrupted,
+            stop_on_signal() as get_signal,
             isolate_documents(model) if plan.isolate and can_isolate(model) else nullcontext(),
             batches_ahead(documents, plan.rows, plan.length, pad_id, cursor, plan.steps - step, device) as batches,
         ):
+            retry_when_full = DiskRetry(get_signal, say)
+            saver = CheckpointSaver(out, model, optimizer, plan, metrics, retry_when_full, step=step, cursor=cursor)
             speed = SpeedMeter()
-            log = StepLog(metrics, report)
-            while step < plan.steps and not ranks.any_of(interrupted.is_set(), device):
-                rate = lr_multiplier(step, plan.steps, plan.warmup, plan.decay_fraction, plan.shape)
-                cursor, batch = next(batches)
-                _check_ids(batch, vocabulary)
-                loss, norm = update(model, optimizer, batch, plan, rate, step, ranks)
-                step += 1
-                speed.add(batch.ids.numel())
+            log = StepLog(metrics, report, retry_when_full)
+            with saver.saving_at_end():
+                while step < plan.steps and not ranks.any_of(get_signal() != 0, device):
+                    rate = lr_multiplier(step, plan.steps, plan.warmup, plan.decay_fraction, plan.shape)
+                    cursor, batch = next(batches)
+                    _check_ids(batch, vocabulary)
+                    saver.begin_step()
+                    loss, norm = update(model, optimizer, batch, plan, rate, step, ranks)
+                    step += 1
+                    speed.add(batch.ids.numel())
 
-                row: dict[str, Any] = {}
-                if _is_due(step, plan.log_every, plan.steps):
-                    row = {
-                        "step": step,
-                        "loss": loss,
-                        "norm": norm,
-                        "rate": plan.lr * rate,
-                        "documents": cursor,
-                        "learned_tokens": int(batch.learn.sum()),
-                        "filled": round((batch.segments != PADDING).float().mean().item(), 4),
-                        "tokens_per_second": speed.measure(),
-                    }
-                if held_out and _is_due(step, plan.validate_every, plan.steps):
-                    log.tell_step(step, loss)  # what is held out may take minutes
-                    with speed.pause():
-                        losses = {name: evaluate(model, packed, plan, ranks) for name, packed in held_out.items()}
-                    row |= {"step": step} | {f"validation/{name}": value for name, value in losses.items()}
-                if row:
-                    log.write(row)
-                else:
-                    log.tell_step(step, loss)
-
-                is_save_due = plan.save_every > 0 and step % plan.save_every == 0
-                if metrics is not None and is_save_due:
-                    metrics.sync()
-                    _save_checkpoint(out, model, optimizer, step, cursor, plan.keep)
-                    saved_step = step
-            if metrics is not None and step > saved_step:
-                metrics.sync()
-                _save_checkpoint(out, model, optimizer, step, cursor, plan.keep)
+                    row: dict[str, Any] = {}
+                    if _is_due(step, plan.log_every, plan.steps):
+                        row = {
+                            "step": step,
+                            "loss": loss,
+                            "norm": norm,
+                            "rate": plan.lr * rate,
+                            "documents": cursor,
+                            "learned_tokens": int(batch.learn.sum()),
+                            "filled": round((batch.segments != PADDING).float().mean().item(), 4),
+                            "tokens_per_second": speed.measure(),
+                        }
+                    if held_out and _is_due(step, plan.validate_every, plan.steps):
+                        log.tell_step(step, loss)  # what is held out may take minutes
+                        with speed.pause():
+                            losses = {name: evaluate(model, packed, plan, ranks) for name, packed in held_out.items()}
+                        row |= {"step": step} | {VALIDATION + name: value for name, value in losses.items()}
+                    if row:
+                        log.write(row)
+                    else:
+                        log.tell_step(step, loss)
+                    saver.end_step(step, cursor)
         model.eval()
-        is_finished = step == plan.steps
-        if ranks.is_first and is_finished:
+        if ranks.is_first:
+            step = saver.saved_step  # not the last one where the wait for a full disk was interrupted
+        outcome = TrainingOutcome(
+            step=step,
+            finished=step == plan.steps,
+            loss=loss,
+            validation={name: value for name, value in losses.items() if math.isfinite(value)},
+            seconds=time.perf_counter() - start_time,
+            signal=get_signal(),
+        )
+        if ranks.is_first and outcome.finished:
+            if math.isnan(loss):  # its last step was made by a call that was killed before it had written the result
+                outcome = _with_saved_figures(outcome, out / METRICS)
             if finish is not None:
-                finish()
+                outcome = finish(outcome)
             _drop_checkpoints(out)
-    seconds = time.perf_counter() - start_time
-    return TrainingOutcome(step=step, finished=is_finished, loss=loss, validation=losses, seconds=seconds)
+    return outcome
 
 
 class SpeedMeter:
@@ -265,16 +288,22 @@ class SpeedMeter:
 class StepLog:
     """Writes rows of a training and tells them; of another rank than the first, whose ``metrics`` are None, nothing."""
 
-    def __init__(self, metrics: JsonlWriter | None, report: Callable[[dict[str, Any]], None] | None) -> None:
+    def __init__(
+        self,
+        metrics: JsonlWriter | None,
+        report: Callable[[dict[str, Any]], None] | None,
+        retry_when_full: DiskRetry,
+    ) -> None:
         self._metrics = metrics
         self._report = report
+        self._retry_when_full = retry_when_full
         self._told_time = time.perf_counter()
 
     def write(self, row: dict[str, Any]) -> None:
-        """Write a row, and tell it."""
+        """Write a row, and tell it. Raises Interrupted, DiskError."""
         if self._metrics is None:
             return
-        self._metrics.append(row)
+        self._retry_when_full(self._metrics.append, row)
         self._tell(row)
 
     def tell_step(self, step: int, loss: float) -> None:
@@ -286,6 +315,79 @@ class StepLog:
         if self._report is not None:
             self._report(row)
             self._told_time = time.perf_counter()
+
+
+class CheckpointSaver:
+    """Saves the state after the last finished step; on ranks other than the first, whose ``metrics`` are None, nothing
+    is saved."""
+
+    def __init__(
+        self,
+        out: Path,
+        model: nn.Module,
+        optimizer: Optimizer,
+        plan: TrainingPlan,
+        metrics: JsonlWriter | None,
+        retry_when_full: DiskRetry,
+        *,
+        step: int,
+        cursor: int,
+    ) -> None:
+        """``step``, ``cursor``: steps done at the checkpoint that the training goes on from, and its next document."""
+        self._out = out
+        self._model = model
+        self._optimizer = optimizer
+        self._plan = plan
+        self._metrics = metrics
+        self._retry_when_full = retry_when_full
+        self._step = step
+        self._cursor = cursor
+        self._is_updating = False  # True from the beginning of an update until its step is finished
+        self._saved_time = time.monotonic()
+        self.saved_step = step
+
+    def begin_step(self) -> None:
+        """The update of the next step begins."""
+        self._is_updating = True
+
+    def end_step(self, step: int, cursor: int) -> None:
+        """So many steps are finished, and written to metrics. Saves them if a checkpoint is due. Raises Interrupted,
+        DiskError."""
+        self._is_updating = False
+        self._step = step
+        self._cursor = cursor
+        every = self._plan.save_every
+        seconds_unsaved = time.monotonic() - self._saved_time
+        if every and (step % every == 0 or seconds_unsaved >= SECONDS_UNSAVED):
+            self._save_waiting()
+
+    @contextmanager
+    def saving_at_end(self) -> Iterator[None]:
+        """Save the last finished step when the block ends, also if an error ends it. If the wait for a full disk is
+        interrupted, the checkpoint before stays the newest."""
+        try:
+            yield
+            self._save_waiting()
+        except Interrupted:
+            return
+        except Exception as error:
+            has_weights_of_step = isinstance(error, NonFiniteLoss) or not self._is_updating
+            if has_weights_of_step:
+                with suppress(CotrainError, OSError):  # the first error is the one to report
+                    self._save()
+            raise
+
+    def _save_waiting(self) -> None:
+        """Save; while the disk is full, wait for room."""
+        self._retry_when_full(self._save)
+
+    def _save(self) -> None:
+        if self._metrics is None or self._step == self.saved_step:
+            return
+        self._metrics.sync()
+        _save_checkpoint(self._out, self._model, self._optimizer, self._step, self._cursor, self._plan.keep)
+        self.saved_step = self._step
+        self._saved_time = time.monotonic()
 
 
 def update(
@@ -464,28 +566,6 @@ def check_plan(plan: TrainingPlan) -> None:
     lr_multiplier(0, plan.steps, plan.warmup, plan.decay_fraction, plan.shape)
 
 
-@contextmanager
-def _catch_signals() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set, instead of ending the process; a second signal ends it."""
-    event = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield event
-        return
-    before: dict[int, Any] = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        event.set()
-        signal.signal(number, before[number])
-
-    for number in before:
-        signal.signal(number, on_signal)
-    try:
-        yield event
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def read_result(directory: str | Path) -> dict[str, Any]:
     """Return the result that a finished ``pretrain`` or ``sft`` wrote next to its model; {} where there is none to be
     read."""
@@ -523,11 +603,20 @@ def training_is_finished(out: str | Path) -> bool:
     return (Path(out) / SETTINGS).is_file() and not (Path(out) / CHECKPOINTS).is_dir()
 
 
-def _claim_directory(out: Path, settings: dict[str, Any], resume: bool) -> None:
-    """Refuse ``out`` when something else is in it, or a run that is not to be resumed or had other settings."""
+def _with_saved_figures(outcome: TrainingOutcome, metrics: Path) -> TrainingOutcome:
+    """The outcome with loss and held-out losses of its last step, as an earlier call wrote them."""
+    rows = [row for row in read_jsonl(metrics) if row.get("step") == outcome.step]
+    figures = {key: value for row in rows for key, value in row.items() if value is not None}
+    validation = {key.removeprefix(VALIDATION): value for key, value in figures.items() if key.startswith(VALIDATION)}
+    return replace(outcome, loss=figures.get("loss", math.nan), validation=validation)
+
+
+def _claim_directory(out: Path, settings: dict[str, Any], resume: bool) -> int | None:
+    """Refuse ``out`` when something else is in it, or a run that is not to be resumed or had other settings. Returns
+    the number of threads that a run in it was begun with, None if there is none or it did not say."""
     _check_is_training(out)
     if not (out / SETTINGS).is_file():
-        return
+        return None
     if not resume:
         raise RunDirectoryError(
             f"{out} holds a training run; resume it, or choose another directory", code="E_OUT_HOLDS_TRAINING"
@@ -537,6 +626,8 @@ def _claim_directory(out: Path, settings: dict[str, Any], resume: bool) -> None:
         saved_fields = saved_settings.get(part, {})
         names = fields.keys() | saved_fields.keys()
         _check_same_fields(out, part, fields, saved_fields, names - CHANGEABLE_FIELDS)
+    threads = saved_settings.get(THREADS)
+    return threads if isinstance(threads, int) else None
 
 
 def _check_is_training(out: Path) -> None:
@@ -617,7 +708,7 @@ def _load_checkpoint(out: Path, model: nn.Module, optimizer: Optimizer) -> tuple
 
 def _drop_checkpoints(out: Path) -> None:
     """The run is finished and its result written: drop the checkpoints, in one rename as far as a reader can see."""
-    trash = out / ".trash"
+    trash = out / TRASH
     shutil.rmtree(trash, ignore_errors=True)
     (out / CHECKPOINTS).rename(trash)
     shutil.rmtree(trash)

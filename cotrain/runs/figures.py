@@ -4,17 +4,18 @@ batches, tokens, FLOPs and seconds."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cotrain.core.errors import ConfigError, CotrainError, unknown_message
+from cotrain.core.errors import ConfigError, CotrainError, TooManyFailures, unknown_message
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import has_split
 from cotrain.core.verbosity import ProgressPrinter, clock_text, count_of
 from cotrain.metrics.clusters import Figure
 from cotrain.metrics.steps import flops_of
+from cotrain.metrics.table import metric_named
 from cotrain.rollout.runner import JointProgress
 from cotrain.runs.directory import RunDirectory, rows_of
 from cotrain.storage.jsonl import read_jsonl
@@ -133,19 +134,47 @@ def end_metrics(trainer: CoTrainer, say: Callable[[str], None]) -> dict[str, Est
 
 
 def evaluate_on_validation(trainer: CoTrainer, *, step: int) -> dict[str, Any]:
-    """Figures on validation problems, and how the verifiers do on solutions that do not change while the run goes on:
-    those of the frozen start, where the evaluation has one. The latter falls when a verifier forgets what it need not
-    see now."""
-    evaluation = trainer.recipe.evaluation
-    figures, _ = trainer.evaluate("validation", evaluation.curve_tasks)
-    if evaluation.frozen_roles:
-        frozen, _ = trainer.evaluate_on_fixed_solutions("validation", evaluation.curve_tasks)
-        followed = {key: value for key, value in frozen.items() if key.split("/")[-1] in STALENESS}
-        figures |= {_with_split("fixed", key): value for key, value in followed.items()}
+    """The row of an evaluation: figures on validation problems."""
+    figures = _validation_figures(trainer, trainer.recipe.evaluation.curve_tasks)
     row: dict[str, Any] = {"step": step, "kind": "evaluation", "tokens": trainer.tokens}
     row |= {f"updates/{policy}": count for policy, count in trainer.policies.update_counts.items()}
     row |= {f"eval/{key}": value.value for key, value in figures.items()}
     return row
+
+
+def _validation_figures(trainer: CoTrainer, count: int) -> dict[str, Estimate]:
+    """Figures on so many validation problems, and how the verifiers do on solutions that do not change while the run
+    goes on: those of the frozen start, where the evaluation has one. The latter falls when a verifier forgets what it
+    need not see now."""
+    figures, _ = trainer.evaluate("validation", count)
+    if trainer.recipe.evaluation.frozen_roles:
+        frozen, _ = trainer.evaluate_on_fixed_solutions("validation", count)
+        followed = {key: value for key, value in frozen.items() if key.split("/")[-1] in STALENESS}
+        figures |= {_with_split("fixed", key): value for key, value in followed.items()}
+    return figures
+
+
+def check_best_figure(trainer: CoTrainer) -> None:
+    """Raise ConfigError for an ``evaluation.best`` that is measured nowhere, before anything is measured on many
+    problems: one is played. A figure that one problem does not define, such as a verifier's where it wrote nothing
+    readable, passes if the table of metrics knows it."""
+    recipe = trainer.recipe
+    figure = recipe.evaluation.best
+    if not figure:
+        return
+    try:
+        measured = _validation_figures(trainer, 1)
+    except TooManyFailures:
+        return  # others may do better than this problem
+    owner, _, rest = figure.partition("/")
+    has_owner = owner in recipe.roles or owner in recipe.policies
+    is_known = has_owner and metric_named(rest.rpartition("/")[2]) is not None
+    if figure not in measured and not is_known:
+        raise _no_such_figure(figure, measured)
+
+
+def _no_such_figure(figure: str, measured: Iterable[str]) -> ConfigError:
+    return ConfigError(f"evaluation.best: {unknown_message('figure', figure, list(measured))}", code="E_NO_SUCH_FIGURE")
 
 
 def _with_split(split: str, key: str) -> str:
@@ -160,20 +189,26 @@ def last_measured(directory: RunDirectory) -> int:
 
 
 def best_step(directory: RunDirectory, figure: str) -> int | None:
-    """How many steps were finished at the evaluation that is highest in ``figure``, of equals the earliest; None where
-    no figure is named, or nothing was measured yet. Raises ConfigError for a figure that is not measured."""
+    """How many steps were finished at the evaluation that is best in ``figure``, of equals the earliest: the lowest of
+    a figure whose small values are good, else the highest. None where no figure is named, or nothing was measured yet.
+
+    An evaluation in which the figure is undefined is passed over, as where a verifier wrote nothing readable. Raises
+    ConfigError where that is the first one: then it may never be measured."""
     if not figure:
         return None
+    metric = metric_named(figure.rpartition("/")[2])
+    sign = -1.0 if metric is not None and metric.better < 0 else 1.0
     best: tuple[float, int] | None = None
     for row in rows_of(directory.metrics):
         if row.get("kind") != "evaluation":
             continue
         value = row.get(f"eval/{figure}")
+        if value is None and best is None:
+            raise _no_such_figure(figure, [key.removeprefix("eval/") for key in row if key.startswith("eval/")])
         if value is None:
-            there = [key.removeprefix("eval/") for key in row if key.startswith("eval/")]
-            raise ConfigError(f"evaluation.best: {unknown_message('figure', figure, there)}", code="E_NO_SUCH_FIGURE")
-        if best is None or value > best[0]:
-            best = float(value), int(row["step"]) + 1
+            continue
+        if best is None or sign * value > best[0]:
+            best = sign * float(value), int(row["step"]) + 1
     if best is None:
         return None
     _, finished_steps = best

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotrain.config.recipe import Recipe
-from cotrain.core.errors import ConfigError, RunDirectoryError, UnknownName
+from cotrain.core.errors import ConfigError, RunDirectoryError, TooManyFailures, UnknownName
 from cotrain.core.shipped import is_shipped
 from cotrain.core.verbosity import print_progress
 from cotrain.distributed.local import LocalBackend
@@ -21,6 +21,7 @@ from cotrain.runs.changes import recipe_to_measure
 from cotrain.runs.check_models import check_tools
 from cotrain.runs.directory import RunDirectory, estimates_json
 from cotrain.runs.fitting import with_packing
+from cotrain.runs.out_of_room import DiskRetry
 from cotrain.storage.kept_work import claim_place
 from cotrain.trainer.trainer import CoTrainer
 
@@ -151,18 +152,29 @@ def evaluate(
         raise UnknownName("role", solver, recipe.roles)
     recipe.tasks.size(split)  # raises UnknownName for a split that the source does not have
     trainer = load_trainer(directory, recipe=recipe, step=step, device=device)
+    if samples is not None:
+        _check_role_answers(trainer, split, solver)
     figures, episodes = trainer.evaluate(split, tasks or recipe.evaluation.tasks, group_size=samples)
     name = f"eval-{split}" if step is None else f"eval-{split}-step-{step}"
     if samples is not None:
-        answering = sorted(key.split("/")[0] for key in figures if key.endswith("/pass@1"))
-        if solver not in answering:
-            raise UnknownName("role that answers problems", solver, answering)
         figures |= measure_pass_at_k(solver, samples)(episodes)
         figures = {key: figures[key] for key in sorted(figures, key=figure_rank)}
         name = f"{name}-{samples}-samples"
     result = {"split": split, "step": trainer.finished_steps, "figures": estimates_json(figures)}
-    folder.write(f"{name}.json", result)
+    wait_for_room = DiskRetry(lambda: 0, print_progress)
+    wait_for_room(folder.write, f"{name}.json", result)
     return result
+
+
+def _check_role_answers(trainer: CoTrainer, split: str, role: str) -> None:
+    """Raise UnknownName for a role that answers no problems. One problem is played to know that, before many are."""
+    try:
+        figures, _ = trainer.evaluate(split, 1, group_size=1)
+    except TooManyFailures:
+        return  # others may do better than this problem
+    answering = sorted(key.split("/")[0] for key in figures if key.endswith("/pass@1"))
+    if answering and role not in answering:
+        raise UnknownName("role that answers problems", role, answering)
 
 
 def figure_rank(key: str) -> tuple[str, tuple[int, int, str]]:

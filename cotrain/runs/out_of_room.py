@@ -15,7 +15,6 @@ from typing import Any, ParamSpec, TypeVar
 from cotrain.core.types import State, take_fields
 from cotrain.core.verbosity import count_of
 from cotrain.inference.contract import Engine, MemoryLimitedEngine
-from cotrain.runs.log import Observer
 from cotrain.storage.file_ops import DiskError
 from cotrain.trainer.failures import Interrupted
 from cotrain.trainer.policy_store import MEMORY_SUFFIX, PolicyStore
@@ -30,10 +29,11 @@ R = TypeVar("R")
 class DiskRetry:
     """Calls a function that writes files, again and again while the disk is full."""
 
-    def __init__(self, stopping: Callable[[], int], observer: Observer) -> None:
-        """``stopping``: the number of the signal that asks the run to stop, 0 while none does."""
+    def __init__(self, stopping: Callable[[], int], say: Callable[[str], None]) -> None:
+        """``stopping``: the number of the signal that asks the run to stop, 0 while none does. ``say`` hears of the
+        wait."""
         self._stopping = stopping
-        self._observer = observer
+        self._say = say
 
     def __call__(self, write: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
         """Call ``write`` and return its result; while the disk is full, wait and call it again. Raises DiskError where
@@ -43,7 +43,7 @@ class DiskRetry:
         except DiskError as error:
             if not error.full:
                 raise
-            self._observer.message(f"paused: {error}; the run goes on by itself when there is room (Ctrl-C ends it)")
+            self._say(f"paused: {error}; the run goes on by itself when there is room (Ctrl-C ends it)")
         began = time.monotonic()
         while True:
             self._pause()
@@ -53,7 +53,7 @@ class DiskRetry:
                 if not error.full or time.monotonic() - began > PATIENCE_S:
                     raise
             else:
-                self._observer.message(f"there is room again after {time.monotonic() - began:.0f} s; the run goes on")
+                self._say(f"there is room again after {time.monotonic() - began:.0f} s; the run goes on")
                 return result
 
     def _pause(self) -> None:

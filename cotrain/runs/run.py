@@ -52,6 +52,7 @@ from cotrain.runs.directory import (
 )
 from cotrain.runs.figures import (
     best_step,
+    check_best_figure,
     end_metrics,
     evaluate_on_validation,
     metrics_on_test_split,
@@ -95,6 +96,7 @@ class ActiveRun:
     resumed_from: manifest.VerifiedCheckpoint | None  # where this process took the run up; None: at its start
     file_hashes: manifest.GrowingHashes  # running hashes of metrics and ledger; replaced when these files are truncated
     initial_metrics: Mapping[str, Any] | None = None  # before training, once they are measured
+    recorder: StepRecorder | None = None  # of the attempt that goes on; None until its first step
 
     @property
     def has_initial_metrics(self) -> bool:
@@ -105,6 +107,14 @@ class ActiveRun:
     def saved_step(self) -> int:
         """Steps finished at the newest checkpoint, -1 for none."""
         return _saved_step(self.directory)
+
+    @property
+    def has_unsaved_step(self) -> bool:
+        """True if a step is finished, and written to metrics and ledger, that no checkpoint has. A step that the disk
+        did not take is none: a run that goes on behind it would have a gap in its files."""
+        trainer = self.trainer
+        is_recorded = self.recorder is None or self.recorder.recorded_steps == trainer.finished_steps
+        return self.has_initial_metrics and is_recorded and trainer.finished_steps > self.saved_step
 
     @property
     def best_evaluated_step(self) -> int | None:
@@ -295,7 +305,7 @@ def _train_to_end(
             checkpoint_every=int(saved_recipe["checkpoint_every"]),
             keep_every=int(saved_recipe.get("keep_every", 0)),
             observer=observer,
-            retry_when_full=DiskRetry(get_signal, observer),
+            retry_when_full=DiskRetry(get_signal, observer.message),
             resumed_from=_newest_sound_checkpoint(directory, observer),
             file_hashes=manifest.GrowingHashes(directory),
         )
@@ -305,6 +315,7 @@ def _train_to_end(
             _save_interrupted(run)
             raise
         except Exception as error:
+            _save_failed(run, error)
             _note_stop(run, error)
             raise
         finally:
@@ -375,6 +386,7 @@ def _train(run: ActiveRun) -> RunResult:
     trainer = run.trainer
     first_step = trainer.finished_steps
     with recording_steps(run.directory, trainer, run.observer, run.retry_when_full) as recorder:
+        run.recorder = recorder
         _evaluate_if_due(run, recorder)
         while not trainer.is_done:
             if trainer.finished_steps > 0 and trainer.finished_steps % run.checkpoint_every == 0:
@@ -395,7 +407,11 @@ def _evaluate_if_due(run: ActiveRun, recorder: StepRecorder) -> None:
     if trainer.is_evaluation_due() and is_new:
         # After n finished steps the last one has the number n − 1 in metrics.jsonl, where steps count from 0.
         last_step = trainer.finished_steps - 1
-        recorder.add_evaluation(evaluate_on_validation(trainer, step=last_step))
+        row = evaluate_on_validation(trainer, step=last_step)
+        recorder.add_evaluation(row)
+        best = trainer.recipe.evaluation.best
+        if best and row.get(f"eval/{best}") is None:
+            run.observer.message(f"note: {best} is undefined after step {trainer.finished_steps}: not the best one")
         if run.best_evaluated_step == trainer.finished_steps:  # read from the run's files: the evaluation just added
             _save_if_new(run, recorder)
 
@@ -470,6 +486,7 @@ def _measure_start(run: ActiveRun) -> dict[str, Any]:
         # Problems, and texts of other roles, that do not fit a model's context.
         for line in (*too_long_notes(run.trainer), *crowded_notes(run.trainer)):
             run.observer.message(line)
+        check_best_figure(run.trainer)
     with progress_shown(run.trainer, "the start", run.observer.message):
         metrics = metrics_on_test_split(run.trainer)
     files = {"before_counts.json": counts_json(metrics), "before.json": estimates_json(metrics)}
@@ -610,7 +627,7 @@ def _save_checkpoint(run: ActiveRun) -> None:
 def _save_interrupted(run: ActiveRun) -> None:
     """Save the last finished step, where there is one to be saved, and say how the run goes on."""
     trainer = run.trainer
-    if run.has_initial_metrics and trainer.finished_steps > run.saved_step:
+    if run.has_unsaved_step:
         # A state that cannot be saved (it is not finite, or its process is lost) is dropped. The run is then resumed
         # from the checkpoint before.
         with suppress(NotFinite, ProcessLost):
@@ -619,6 +636,26 @@ def _save_interrupted(run: ActiveRun) -> None:
     finished_steps = max(trainer.finished_steps, run.saved_step)
     run.observer.message(
         f"stopped after step {finished_steps} of {trainer.recipe.steps}; nothing is lost. Go on with: "
+        f"cotrain resume {run.directory.path}"
+    )
+
+
+def _save_failed(run: ActiveRun, error: Exception) -> None:
+    """Save the last finished step of a run that an error ends, and say what is left to do. A run that diverged goes on
+    from an earlier checkpoint, and is not saved."""
+    trainer = run.trainer
+    has_diverged = isinstance(error, (Diverged, NotFinite))
+    if has_diverged or not run.has_initial_metrics or trainer.finished_steps == 0:
+        return
+    if run.has_unsaved_step and trainer.can_redo_step:
+        # Where this fails, too, the first error is the one to report, and the checkpoint before stays.
+        with suppress(CotrainError, OSError):
+            _save_checkpoint(run)
+    saved_step = max(run.saved_step, 0)
+    lost_steps = trainer.finished_steps - saved_step
+    again = f"; {count_of(lost_steps, 'step')} after that will be done again" if lost_steps > 0 else ""
+    run.observer.message(
+        f"the run stops, and the state after step {saved_step} of {trainer.recipe.steps} is kept{again}. Go on with: "
         f"cotrain resume {run.directory.path}"
     )
 

@@ -35,6 +35,7 @@ class StepRecorder:
         self._monitor = Monitor(problems=trainer.recipe.tasks_per_step)
         self._guard = SkipGuard()
         self.last_evaluated_step = last_measured(directory)  # steps finished at the last evaluation, -1 for none
+        self.recorded_steps = trainer.finished_steps  # steps of which ledger, metrics and timings have all
         for row in rows_of(directory.metrics):
             self._monitor.add_row(row)
             self._guard.add_row(row)
@@ -59,11 +60,12 @@ class StepRecorder:
         self._disk(self.ledger.append, int(result.row["step"]), result.episodes, result.advantages)
         self._disk(self.metrics.append, result.row)
         self._disk(self.timings.append, timings_row(result))
-        self._observer.update({**result.row, "seconds": sum(result.seconds.values()), **throughput_row(result)})
         if result.skipped_updates:
             with JsonlWriter(self._directory.path / SKIPPED) as skipped:
                 for batch in result.skipped_updates:
                     skipped.append(batch)
+        self.recorded_steps += 1
+        self._observer.update({**result.row, "seconds": sum(result.seconds.values()), **throughput_row(result)})
 
     def _say(self, result: StepResult) -> None:
         for line in oom_messages(result.row):

@@ -1,4 +1,5 @@
-"""One process at a time in a run directory: an advisory file lock, which the kernel releases when its holder dies.
+"""One process at a time in a run directory, or at one file of it: an advisory file lock, which the kernel releases
+when its holder dies.
 
 ``flock`` belongs to the open file, so a killed run leaves no stale lock and nothing has to be cleaned up by hand. A
 forked child inherits open files and would keep the lock alive after its parent's death; it therefore closes its copy
@@ -30,8 +31,10 @@ class RunLock:
     Raises RunDirectoryError when another process, or another lock of this one, holds it.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, name: str = NAME) -> None:
+        """``name``: of the lock's file. Locks of different names do not see each other."""
         self.directory = directory
+        self._path = directory / name
         self._handle: int | None = None
         handle = self._try_lock()
         while handle is None:
@@ -45,7 +48,7 @@ class RunLock:
         import fcntl
 
         directory = self.directory
-        path = self.directory / NAME
+        path = self._path
         try:
             directory.mkdir(parents=True, exist_ok=True)
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -86,7 +89,7 @@ class RunLock:
 
     def remove(self) -> None:
         """Remove the file and let go."""
-        (self.directory / NAME).unlink(missing_ok=True)
+        self._path.unlink(missing_ok=True)
         self.release()
 
     def __enter__(self) -> RunLock:

@@ -106,6 +106,7 @@ class CoTrainer:
         self.flops = 0
         self.seconds = 0.0
         self.algorithm_states: dict[str, State] = {name: {} for name in recipe.objectives}  # by objective
+        self._has_begun_update = False  # True from the first update of a step until the step is finished
         # Name → data that grow over the run and that protocols read, such as past problems (``rollout/stores.py``).
         self.stores: dict[str, Store] = dict(recipe.stores)
 
@@ -170,6 +171,7 @@ class CoTrainer:
 
         ``flops`` and ``seconds`` are not reset here: the caller sums them up again over its files (``runs/run.py``)."""
         self.algorithm_states = {name: {} for name in self.recipe.objectives}
+        self._has_begun_update = False
         self.stores = dict(self.recipe.stores)
         self.finished_steps = 0
         self.tokens = 0
@@ -189,6 +191,13 @@ class CoTrainer:
             or is_spent(self.seconds, recipe.seconds)
             or is_spent(self.leading_steps, recipe.updates)  # ``updates`` counts steps of the leading objective
         )
+
+    @property
+    def can_redo_step(self) -> bool:
+        """True if the state is that of the last finished step, so that a run which failed in the next one can be saved
+        and do that step again. False once an update of the next step has begun, and where its rollouts were collected
+        ahead: those are saved, and would fail again."""
+        return not self._has_begun_update and self.rollouts.async_steps == 0
 
     @property
     def leading_steps(self) -> int:
@@ -240,6 +249,7 @@ class CoTrainer:
         self.flops += flops_of(result.row)  # from the row, so that a resumed run adds up the same numbers
         self.seconds += sum(result.seconds.values())
         self.finished_steps += 1
+        self._has_begun_update = False
         return result
 
     def _begin_measuring(self, step: int, phase: Phase) -> StepMeter:
@@ -258,7 +268,7 @@ class CoTrainer:
         changed: list[str] = []
         # Rollouts of a later step may be collected meanwhile. Waiting for them counts as "rollout", not as "update".
         rollout_timer = partial(meter.stage, "rollout")
-        with self._overlap_with(self.finished_steps, rollout_timer) as overlap:
+        with self._states_restored_on_error(), self._overlap_with(self.finished_steps, rollout_timer) as overlap:
             for names in update_groups(phase):
                 changed += self._update_policies(names, episodes, meter)
             overlap.end_update()
@@ -266,6 +276,17 @@ class CoTrainer:
                 unique = list(dict.fromkeys(changed))
                 # A function, since rollouts that run now call it themselves, between two advances of the engine.
                 overlap.publish(lambda: self._publish_versions(unique))
+
+    @contextmanager
+    def _states_restored_on_error(self) -> Iterator[None]:
+        """After an error before the first update, restore the states that algorithms had when the block began."""
+        states_before = dict(self.algorithm_states)
+        try:
+            yield
+        except Exception:
+            if not self._has_begun_update:
+                self.algorithm_states = states_before
+            raise
 
     def _overlap_with(self, step: int, timer: Timer) -> Overlap:
         """What is collected during the update of this step: usually nothing (``async_rollouts.py``). ``timer`` counts
@@ -390,6 +411,7 @@ class CoTrainer:
         followers = self.policies.followers_of(policy)
         reports: list[UpdateReport] = []
         changed: list[str] = []
+        self._has_begun_update = True
         for _ in range(self.recipe.updates_per_batch(policy)):
             report = learner.update(terms)
             reports.append(report)
@@ -597,6 +619,7 @@ class CoTrainer:
                 name: self.recipe.stores[name].restore_state(state_of_store)
                 for name, state_of_store in store_states.items()
             }
+        self._has_begun_update = False
         self.finished_steps = int(saved["finished"])
         self.tokens = int(saved["tokens"])
         self.flops_meter = FlopsMeter(self.policies)  # drops the FLOPs that an interrupted step has counted

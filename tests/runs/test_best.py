@@ -9,6 +9,8 @@ from cotrain.recipes.grpo import grpo
 from cotrain.recipes.tango import tango
 from cotrain.runs import opening
 from cotrain.runs import run as loop
+from cotrain.runs.directory import RunDirectory
+from cotrain.runs.figures import best_step
 from tests.helpers import EASY, TINY
 from tests.sentences import refuses
 
@@ -40,12 +42,39 @@ def test_the_end_is_the_best_state_and_its_checkpoint_stays(tmp_path):
     assert len(kept) == 3, kept  # the two newest and the best
 
 
-@pytest.mark.whole
-def test_a_figure_that_is_not_measured_is_named(tmp_path):
+@pytest.mark.parametrize("figure", ["solver/gredy", "slover/pass@1"])
+def test_a_figure_that_is_not_measured_is_named_before_anything_is_measured(figure, tmp_path, monkeypatch):
+    monkeypatch.setattr(loop, "metrics_on_test_split", None)
     made = stopped_early(1, 1e-3)
-    made = replace(made, evaluation=replace(made.evaluation, best="solver/gredy"))
-    with refuses("E_NO_SUCH_FIGURE", names="solver/gredy"):
+    made = replace(made, evaluation=replace(made.evaluation, best=figure))
+    with refuses("E_NO_SUCH_FIGURE", names=figure):
         loop.start_run(made, tmp_path / "run")
+
+
+def evaluation_row(step, **figures):
+    return {"step": step - 1, "kind": "evaluation"} | {
+        f"eval/verifier/{name}": value for name, value in figures.items()
+    }
+
+
+def best_of(folder, figure, *rows):
+    folder.mkdir(exist_ok=True)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return best_step(RunDirectory(folder), f"verifier/{figure}")
+
+
+def test_an_evaluation_without_the_figure_is_passed_over(tmp_path):
+    """The verifier wrote nothing readable after 4 steps: such a run ended there, and again each time it was resumed."""
+    start, good = evaluation_row(0, balanced_accuracy=0.5), evaluation_row(2, balanced_accuracy=0.7)
+    undefined, null = evaluation_row(4), evaluation_row(6, balanced_accuracy=None)
+    assert best_of(tmp_path, "balanced_accuracy", start, good, undefined, null) == 2
+    with refuses("E_NO_SUCH_FIGURE", names="verifier/balanced_accuracy"):
+        best_of(tmp_path, "balanced_accuracy", undefined)
+
+
+def test_the_best_of_an_error_is_the_smallest(tmp_path):
+    rows = [evaluation_row(step, calibration_error=value) for step, value in ((0, 0.4), (2, 0.1), (4, 0.3))]
+    assert best_of(tmp_path, "calibration_error", *rows) == 2
 
 
 def test_it_wants_points_to_choose_from():

@@ -41,7 +41,7 @@ def _at_once(monkeypatch):
 
 def test_a_write_waits_until_there_is_room_and_says_so_once():
     heard = Heard()
-    assert DiskRetry(lambda: 0, heard)(full(3), "written") == "written"
+    assert DiskRetry(lambda: 0, heard.message)(full(3), "written") == "written"
     assert len(heard.lines) == 2
     assert heard.lines[0].startswith("paused: disk full: nothing is lost; the run goes on by itself")
     assert heard.lines[1].startswith("there is room again after 0 s")
@@ -49,19 +49,19 @@ def test_a_write_waits_until_there_is_room_and_says_so_once():
 
 def test_nothing_is_said_where_there_is_room():
     heard = Heard()
-    assert DiskRetry(lambda: 0, heard)(full(0), "written") == "written" and not heard.lines
+    assert DiskRetry(lambda: 0, heard.message)(full(0), "written") == "written" and not heard.lines
 
 
 def test_another_error_is_not_waited_for():
     heard = Heard()
     with pytest.raises(DiskError):
-        DiskRetry(lambda: 0, heard)(full(1, errno.EIO), "written")
+        DiskRetry(lambda: 0, heard.message)(full(1, errno.EIO), "written")
     assert not heard.lines
 
 
 def test_a_signal_ends_the_wait():
     with pytest.raises(Interrupted) as caught:
-        DiskRetry(lambda: signal.SIGTERM, Heard())(full(10**9), "written")
+        DiskRetry(lambda: signal.SIGTERM, Heard().message)(full(10**9), "written")
     assert caught.value.signal == signal.SIGTERM
 
 
@@ -69,7 +69,7 @@ def test_a_disk_that_stays_full_ends_the_run(monkeypatch):
     monkeypatch.setattr(out_of_room, "PATIENCE_S", -1.0)
     heard = Heard()
     with refuses("E_DISK"):
-        DiskRetry(lambda: 0, heard)(full(10**9), "written")
+        DiskRetry(lambda: 0, heard.message)(full(10**9), "written")
     assert len(heard.lines) == 1
 
 

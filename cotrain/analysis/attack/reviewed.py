@@ -110,21 +110,20 @@ def review_rollouts(
     all_solutions = list(by_step.values())
     with kept_work(place / FILE, depends_on, say) as work:
         cells, outcomes = judged_cells(verifiers, all_solutions, tasks, "reviewed/{}", role, SHOWN, device, say, work)
-
-    pairs: list[dict[str, Any]] = []
-    if references:
-        own_places = [point_of_step[step] for step in by_step]
-        pairs = compare_verifiers(all_solutions, outcomes, own_places, range(len(references)))
-    figures = {
-        "every": every,
-        "role": role,
-        "rollouts": rollouts,
-        "generators": [_generator_json(directory, recipe, step, drawn) for step, drawn in by_step.items()],
-        "verifiers": [point.json() for point, _ in verifiers],
-        "cells": [{**cell, "n": len(all_solutions[cell["generator"]].right)} for cell in cells],
-        "pairs": pairs,
-    }
-    return write_figures(place, FILE, FORMAT, figures)
+        pairs: list[dict[str, Any]] = []
+        if references:
+            own_places = [point_of_step[step] for step in by_step]
+            pairs = compare_verifiers(all_solutions, outcomes, own_places, range(len(references)))
+        figures = {
+            "every": every,
+            "role": role,
+            "rollouts": rollouts,
+            "generators": [_generator_json(directory, recipe, step, drawn) for step, drawn in by_step.items()],
+            "verifiers": [point.json() for point, _ in verifiers],
+            "cells": [{**cell, "n": len(all_solutions[cell["generator"]].right)} for cell in cells],
+            "pairs": pairs,
+        }
+        return write_figures(place, FILE, FORMAT, figures)
 
 
 def _crossed_points(directory: Path | str, recipe: Recipe, every: int, say: Say) -> list[RunPoint]:
