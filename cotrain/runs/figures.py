@@ -4,7 +4,7 @@ batches, tokens, FLOPs and seconds."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -159,6 +159,18 @@ def last_measured(directory: RunDirectory) -> int:
     return max((int(row["step"]) + 1 for row in rows), default=-1)
 
 
+def check_best(recipe: Recipe) -> None:
+    """Raise ConfigError for an ``evaluation.best`` that no run of this recipe measures, before one begins."""
+    best = recipe.evaluation.best
+    names = validation_figure_names(recipe)
+    if best and names is not None and best not in names:
+        raise _no_such_best(best, names)
+
+
+def _no_such_best(best: str, names: Iterable[str]) -> ConfigError:
+    return ConfigError(f"evaluation.best: {unknown_message('figure', best, names)}", code="E_NO_SUCH_FIGURE")
+
+
 def best_step(directory: RunDirectory, figure: str) -> int | None:
     """How many steps were finished at the evaluation that is highest in ``figure``, of equals the earliest; None where
     no figure is named, or nothing was measured yet. Raises ConfigError for a figure that is not measured."""
@@ -171,7 +183,7 @@ def best_step(directory: RunDirectory, figure: str) -> int | None:
         value = row.get(f"eval/{figure}")
         if value is None:
             there = [key.removeprefix("eval/") for key in row if key.startswith("eval/")]
-            raise ConfigError(f"evaluation.best: {unknown_message('figure', figure, there)}", code="E_NO_SUCH_FIGURE")
+            raise _no_such_best(figure, there)
         if best is None or value > best[0]:
             best = float(value), int(row["step"]) + 1
     if best is None:

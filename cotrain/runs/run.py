@@ -52,6 +52,7 @@ from cotrain.runs.directory import (
 )
 from cotrain.runs.figures import (
     best_step,
+    check_best,
     end_metrics,
     evaluate_on_validation,
     metrics_on_test_split,
@@ -194,10 +195,11 @@ def resume_run(
 
 def check_before_loading(recipe: Recipe) -> None:
     """Raise UserError for what would end a run and can be known before any model is loaded, whatever backend will load
-    it: a split without problems, an objective that could not be learned, a model that does not fit its role, a reply
-    of a data set that the chat template cannot write."""
+    it: a split without problems, an objective that could not be learned, a figure that is not measured, a model that
+    does not fit its role, a reply of a data set that the chat template cannot write."""
     check_problems(recipe)
     check_due(recipe)
+    check_best(recipe)
     check_models_if_needed(recipe)
     check_dataset_replies(recipe)
 
