@@ -19,6 +19,7 @@ import functools
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -138,7 +139,7 @@ incorrect answer log root""".split()  # noqa: SIM905  a list of words is read as
 # Their plurals that are things themselves: 3 real roots, 24 zeros, 5 logs of wood. A score is twenty, scores are not.
 _THINGS = frozenset(("answers", "inverses", "logs", "roots", "scores", "zeros", "zeroes"))
 # Names of measures that are things in every house and garden, too: 5 bars of soap, 3 coffee cups.
-_EVERYDAY = frozenset(("bar", "cup", "foot", "feet", "knot", "mole", "yard"))
+_EVERYDAY = frozenset(("bar", "cup", "foot", "knot", "mole", "yard"))
 _PREPOSITIONS = frozenset("of in on at for from with to per".split())  # noqa: SIM905  end what is counted
 # Multipliers. A pair is none: "8 pairs" answers how many pairs there are.
 _SCALES = {"hundred": 10**2, "thousand": 10**3, "lakh": 10**5, "million": 10**6, "crore": 10**7, "billion": 10**9}
@@ -363,21 +364,26 @@ def _things_counted(phrase: str) -> frozenset[str]:
     cups", as their names are those of things, and of "pound cakes", where the measure says which; none of "cups of
     coffee" and "pounds apples"."""
     words = [word.casefold() for word in _BETWEEN_WORDS.split(phrase) if word]
-    ends = [place for place, word in enumerate(words) if word in _PREPOSITIONS]
-    counted = words[: ends[0]] if ends else words
-    if not counted:
+    prepositions = [place for place, word in enumerate(words) if word in _PREPOSITIONS]
+    noun_phrase = words[: prepositions[0]] if prepositions else words
+    if not noun_phrase:
         return frozenset()
-    head = counted[-1]
-    first_unit = _unit_of(counted[0]) if len(counted[0]) > 2 else None
-    names_which = len(counted) > 1 and first_unit is not None and not _is_plural(counted[0]) and _is_plural(head)
-    if _singular_word(head) == "bar":
-        counted = words  # pressure is of nothing
-    elif _singular_word(head) in _EVERYDAY:
-        is_measure_of = "of" in words
-        counted = [] if is_measure_of else counted
-    elif not names_which or _unit_of(head) is not None:
-        counted = []
-    return frozenset(map(_singular_word, counted)) - _ANYTHING
+    noun = _singular_word(noun_phrase[-1])
+    is_everyday_thing = noun in _EVERYDAY and "of" not in words  # cups of coffee are a measure
+    things: list[str] = []
+    if noun == "bar":
+        things = words  # also those behind "of", as pressure is of nothing
+    elif is_everyday_thing or _measure_says_which(noun_phrase):
+        things = noun_phrase
+    return frozenset(map(_singular_word, things)) - _ANYTHING
+
+
+def _measure_says_which(noun_phrase: Sequence[str]) -> bool:
+    """Whether a measure in the singular stands in front of things in the plural: "pound cakes", "second graders"."""
+    first, last = noun_phrase[0], noun_phrase[-1]
+    if len(noun_phrase) < 2 or len(first) < 3 or _is_plural(first):
+        return False
+    return _unit_of(first) is not None and _is_plural(last) and _unit_of(last) is None
 
 
 def _is_plural(word: str) -> bool:
@@ -387,6 +393,8 @@ def _is_plural(word: str) -> bool:
 
 def _singular_word(word: str) -> str:
     word = word.casefold()
+    if word == "feet":
+        return "foot"
     if word.endswith("ies") and len(word) > 4:
         return word[:-3] + "y"
     if word.endswith("s") and not word.endswith("ss") and len(word) > 3:

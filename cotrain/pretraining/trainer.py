@@ -34,6 +34,7 @@ from cotrain.core.errors import (
     UnknownName,
     first_line,
 )
+from cotrain.core.input_files import parse_json, read_regular
 from cotrain.core.seeding import seed_of
 from cotrain.core.types import take_fields
 from cotrain.core.verbosity import PACE_SECONDS, count_of, print_progress
@@ -645,7 +646,17 @@ def _as_json(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_settings(out: Path) -> dict[str, Any]:
-    settings: dict[str, Any] = json.loads((out / SETTINGS).read_text(encoding="utf-8"))
+    """The settings of the training in a directory. Raises RunDirectoryError for a file that is not as it was
+    written."""
+    path = out / SETTINGS
+    try:
+        settings = parse_json(read_regular(path))
+        if not isinstance(settings, dict) or not all(isinstance(part, dict) for part in settings.values()):
+            raise ValueError("expected an object of objects")
+    except (OSError, ValueError) as error:
+        raise RunDirectoryError(
+            f"{path} is damaged ({error}); restore it, or choose another directory", code="E_TRAINING_DAMAGED"
+        ) from error
     return settings
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cotrain.core.errors import ConfigError, CotrainError, TooManyFailures, unknown_message
+from cotrain.core.errors import ConfigError, CotrainError, unknown_message
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import has_split
 from cotrain.core.verbosity import ProgressPrinter, clock_text, count_of
@@ -134,47 +134,19 @@ def end_metrics(trainer: CoTrainer, say: Callable[[str], None]) -> dict[str, Est
 
 
 def evaluate_on_validation(trainer: CoTrainer, *, step: int) -> dict[str, Any]:
-    """The row of an evaluation: figures on validation problems."""
-    figures = _validation_figures(trainer, trainer.recipe.evaluation.curve_tasks)
+    """Figures on validation problems, and how the verifiers do on solutions that do not change while the run goes on:
+    those of the frozen start, where the evaluation has one. The latter falls when a verifier forgets what it need not
+    see now."""
+    evaluation = trainer.recipe.evaluation
+    figures, _ = trainer.evaluate("validation", evaluation.curve_tasks)
+    if evaluation.frozen_roles:
+        frozen, _ = trainer.evaluate_on_fixed_solutions("validation", evaluation.curve_tasks)
+        followed = {key: value for key, value in frozen.items() if key.split("/")[-1] in STALENESS}
+        figures |= {_with_split("fixed", key): value for key, value in followed.items()}
     row: dict[str, Any] = {"step": step, "kind": "evaluation", "tokens": trainer.tokens}
     row |= {f"updates/{policy}": count for policy, count in trainer.policies.update_counts.items()}
     row |= {f"eval/{key}": value.value for key, value in figures.items()}
     return row
-
-
-def _validation_figures(trainer: CoTrainer, count: int) -> dict[str, Estimate]:
-    """Figures on so many validation problems, and how the verifiers do on solutions that do not change while the run
-    goes on: those of the frozen start, where the evaluation has one. The latter falls when a verifier forgets what it
-    need not see now."""
-    figures, _ = trainer.evaluate("validation", count)
-    if trainer.recipe.evaluation.frozen_roles:
-        frozen, _ = trainer.evaluate_on_fixed_solutions("validation", count)
-        followed = {key: value for key, value in frozen.items() if key.split("/")[-1] in STALENESS}
-        figures |= {_with_split("fixed", key): value for key, value in followed.items()}
-    return figures
-
-
-def check_best_figure(trainer: CoTrainer) -> None:
-    """Raise ConfigError for an ``evaluation.best`` that is measured nowhere, before anything is measured on many
-    problems: one is played. A figure that one problem does not define, such as a verifier's where it wrote nothing
-    readable, passes if the table of metrics knows it."""
-    recipe = trainer.recipe
-    figure = recipe.evaluation.best
-    if not figure:
-        return
-    try:
-        measured = _validation_figures(trainer, 1)
-    except TooManyFailures:
-        return  # others may do better than this problem
-    owner, _, rest = figure.partition("/")
-    has_owner = owner in recipe.roles or owner in recipe.policies
-    is_known = has_owner and metric_named(rest.rpartition("/")[2]) is not None
-    if figure not in measured and not is_known:
-        raise _no_such_figure(figure, measured)
-
-
-def _no_such_figure(figure: str, measured: Iterable[str]) -> ConfigError:
-    return ConfigError(f"evaluation.best: {unknown_message('figure', figure, list(measured))}", code="E_NO_SUCH_FIGURE")
 
 
 def _with_split(split: str, key: str) -> str:
@@ -186,6 +158,18 @@ def last_measured(directory: RunDirectory) -> int:
     """How many steps were finished at the last evaluation that the metrics file holds, -1 for none."""
     rows = (row for row in rows_of(directory.metrics) if row.get("kind") == "evaluation")
     return max((int(row["step"]) + 1 for row in rows), default=-1)
+
+
+def check_best(recipe: Recipe) -> None:
+    """Raise ConfigError for an ``evaluation.best`` that no run of this recipe measures, before one begins."""
+    best = recipe.evaluation.best
+    names = validation_figure_names(recipe)
+    if best and names is not None and best not in names:
+        raise _no_such_best(best, names)
+
+
+def _no_such_best(best: str, names: Iterable[str]) -> ConfigError:
+    return ConfigError(f"evaluation.best: {unknown_message('figure', best, names)}", code="E_NO_SUCH_FIGURE")
 
 
 def best_step(directory: RunDirectory, figure: str) -> int | None:
@@ -204,7 +188,8 @@ def best_step(directory: RunDirectory, figure: str) -> int | None:
             continue
         value = row.get(f"eval/{figure}")
         if value is None and best is None:
-            raise _no_such_figure(figure, [key.removeprefix("eval/") for key in row if key.startswith("eval/")])
+            measured = [key.removeprefix("eval/") for key in row if key.startswith("eval/")]
+            raise _no_such_best(figure, measured)
         if value is None:
             continue
         if best is None or sign * value > best[0]:

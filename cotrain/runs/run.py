@@ -52,7 +52,7 @@ from cotrain.runs.directory import (
 )
 from cotrain.runs.figures import (
     best_step,
-    check_best_figure,
+    check_best,
     end_metrics,
     evaluate_on_validation,
     metrics_on_test_split,
@@ -204,10 +204,11 @@ def resume_run(
 
 def check_before_loading(recipe: Recipe) -> None:
     """Raise UserError for what would end a run and can be known before any model is loaded, whatever backend will load
-    it: a split without problems, an objective that could not be learned, a model that does not fit its role, a reply
-    of a data set that the chat template cannot write."""
+    it: a split without problems, an objective that could not be learned, a figure that is not measured, a model that
+    does not fit its role, a reply of a data set that the chat template cannot write."""
     check_problems(recipe)
     check_due(recipe)
+    check_best(recipe)
     check_models_if_needed(recipe)
     check_dataset_replies(recipe)
 
@@ -486,7 +487,6 @@ def _measure_start(run: ActiveRun) -> dict[str, Any]:
         # Problems, and texts of other roles, that do not fit a model's context.
         for line in (*too_long_notes(run.trainer), *crowded_notes(run.trainer)):
             run.observer.message(line)
-        check_best_figure(run.trainer)
     with progress_shown(run.trainer, "the start", run.observer.message):
         metrics = metrics_on_test_split(run.trainer)
     files = {"before_counts.json": counts_json(metrics), "before.json": estimates_json(metrics)}

@@ -145,8 +145,13 @@ def test_every_arm_takes_the_rate_that_was_best_on_validation_problems(tmp_path)
     assert result["recipes"]["judged"]["settings"]["lr_warmup"] == {"generator": 5}
     page = (tmp_path / "report.html").read_text()
     assert "edge of the grid" in page and "40.0" in page
-    with refuses("E_UNKNOWN_FIGURE", names="solver/gredy"):
-        compare(replace(begun(replace(made, out=tmp_path, measure="")), measure="solver/gredy", out=_copied(tmp_path)))
+    with refuses("E_UNKNOWN_FIGURE", names=("solver/gredy", "solver/greedy")):  # before anything is run
+        compare(replace(made, measure="solver/gredy", out=tmp_path / "new"))
+    lines = []
+    with refuses("E_UNKNOWN_FIGURE", names=("solver/majority@8", "there are: solver/pass@1")):  # as a run is done
+        folder = _with_measure(tmp_path, "solver/majority@8")
+        compare(replace(made, measure="solver/majority@8", out=folder), say=lines.append)
+    assert not any("begins" in line for line in lines)
     with refuses("E_LR_AND_RATES", names="arm 'x'"):  # before anything runs, so in --dry-run too
         replace(made, arms=(make_arm("x", "grpo", {"model": TINY, "lr": 1e-3}),))
 
@@ -156,7 +161,7 @@ def test_rates_are_chosen_at_the_cost_that_is_made_equal(tmp_path, monkeypatch):
     """A rate that is best after four batches may be worst after eight, when the budget ends the arm."""
     waves_of_work = []
 
-    def make(jobs, workers, say):
+    def make(jobs, workers, say, check_done=lambda folder: None):
         waves_of_work.append([folder for folder, _ in jobs])
         for folder, _ in jobs:
             goes_on = (folder / "recipe.json").exists()
@@ -164,6 +169,7 @@ def test_rates_are_chosen_at_the_cost_that_is_made_equal(tmp_path, monkeypatch):
             figure = (0.2 if high else 0.4) if dear or goes_on else (0.6 if high else 0.4)
             shutil.rmtree(folder, ignore_errors=True)
             made_run(folder, {"solver/pass@1": figure}, tokens=200 if dear else 100, steps=8 if goes_on else 4)
+            check_done(folder)
 
     monkeypatch.setattr(waves, "run_jobs", make)
     for budget, lengths in ((None, [4, 2, 2, 1]), (8000.0, [4, 2])):
@@ -177,10 +183,10 @@ def test_rates_are_chosen_at_the_cost_that_is_made_equal(tmp_path, monkeypatch):
         assert all(is_done(folder) for wave in waves_of_work for folder in wave)
 
 
-def _copied(out: Path) -> Path:
+def _with_measure(out: Path, measure: str) -> Path:
     """The same runs under the settings of another measure."""
     settings = json.loads((out / "settings.json").read_text())
-    (out / "settings.json").write_text(json.dumps(settings | {"measure": "solver/gredy"}))
+    (out / "settings.json").write_text(json.dumps(settings | {"measure": measure}))
     return out
 
 

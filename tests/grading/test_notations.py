@@ -133,6 +133,7 @@ SAME = {  # gold: answers that are right
     "\\langle 1,2\\rangle": ["(1,2)", "⟨1, 2⟩"],
     "\\frac{x^2}{2}+C": ["\\frac12x^2+\\text{C}"],
     "5 cm, 6 cm": ["5, 6", "6 cm and 5 cm"],
+    "1 foot, 2 feet": ["1, 2", "1 foot and 2 feet"],
     "30^\\circ, 60^\\circ": ["60°, 30°", "30, 60"],
     "(1, 2)": ["y=2, x=1", "x=1,y=2"],
     "10 m/s": ["v = 36 km/h", "v = 10\\,\\mathrm{m/s}"],

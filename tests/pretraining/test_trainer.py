@@ -15,7 +15,7 @@ from cotrain.models.from_scratch import new_model
 from cotrain.pretraining.corpora import procedural_corpus, split_corpus
 from cotrain.pretraining.documents import all_documents, document_reader
 from cotrain.pretraining.packing import Document, arrange_rows, cut_document, pack_documents
-from cotrain.pretraining.trainer import TrainingPlan, evaluate, token_losses, train, update
+from cotrain.pretraining.trainer import TrainingPlan, check_resumed, evaluate, token_losses, train, update
 from tests.sentences import refuses
 
 PLAN = TrainingPlan(
@@ -255,6 +255,13 @@ def test_whose_directory_it_is(config, read, tmp_path):
     (tmp_path / "other" / "thesis.tex").touch()
     with refuses("E_OUT_NOT_TRAINING", names=str(tmp_path / "other")):
         train(new_model(config, 0), read, tmp_path / "other", PLAN, pad_id=0, resume=True)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"plan": 3}', "[" * 100_000], ids=["cut", "list", "number", "deep"])
+def test_settings_that_are_damaged_are_one_line(text, tmp_path):
+    (tmp_path / "training.json").write_text(text)
+    with refuses("E_TRAINING_DAMAGED", names=str(tmp_path / "training.json")):
+        check_resumed(tmp_path, {"steps": 4}, {})
 
 
 def test_resuming_with_another_model_is_refused(config, read, tmp_path):

@@ -43,11 +43,20 @@ def test_the_end_is_the_best_state_and_its_checkpoint_stays(tmp_path):
 
 
 @pytest.mark.parametrize("figure", ["solver/gredy", "slover/pass@1"])
-def test_a_figure_that_is_not_measured_is_named_before_anything_is_measured(figure, tmp_path, monkeypatch):
-    monkeypatch.setattr(loop, "metrics_on_test_split", None)
+def test_a_figure_that_is_not_measured_is_named_before_a_run_begins(figure, tmp_path):
     made = stopped_early(1, 1e-3)
     made = replace(made, evaluation=replace(made.evaluation, best=figure))
-    with refuses("E_NO_SUCH_FIGURE", names=figure):
+    with refuses("E_NO_SUCH_FIGURE", names=(figure, "solver/pass@1")):
+        loop.start_run(made, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.whole
+def test_a_figure_that_a_run_lacks_is_named_when_it_is_missing(tmp_path):
+    """Of two answers to a problem there is no vote of eight."""
+    made = stopped_early(1, 1e-3)
+    made = replace(made, evaluation=replace(made.evaluation, best="solver/majority@8"))
+    with refuses("E_NO_SUCH_FIGURE", names="solver/majority@8"):
         loop.start_run(made, tmp_path / "run")
 
 

@@ -152,12 +152,15 @@ def distinct_arms(arms: Sequence[Arm]) -> list[Arm]:
 def recipe_of_arm(arm: Arm, source: Mapping[str, Any], overrides: Sequence[str], *, begun: bool = False) -> Recipe:
     """Return the recipe that an arm will run, so that an error in it is reported before anything has been run.
     ``begun``: its runs are there, with the schedule that the recipe had then, and perhaps without its models."""
+    from cotrain.runs.figures import check_best  # with torch, which whoever only reads arms does without
+
     try:
         if begun:
             arm = under_current_names(arm)
         _check_parameters(arm)
         recipe = override(make_recipe(arm.target, {**arm.arguments, **source}), [*overrides, *arm.overrides])
         check_problems(recipe)
+        check_best(recipe)
         if not begun:  # runs that are there need no model any more
             check_models(recipe)
             has_warmup = "warmup" in find_recipe(arm.target).parameters
