@@ -164,7 +164,8 @@ def evaluate_suites(
             scoring_roles(name, recipe.roles, options)  # raises here, before a model is loaded
         claim_place(folder.path)  # raises here, before hours of sampling, where nothing can be written
         for name in items:  # raises where another process plays the same suite for the same place
-            stack.callback(RunLock(folder.path, f".suite-{name}.lock").remove)
+            lock = RunLock(folder.path, f".suite-{name}.lock", what=f"suite {name!r} of {folder.path}")
+            stack.callback(lock.remove)
 
         recipe = _with_sampling_of(recipe, options)
         if is_model:

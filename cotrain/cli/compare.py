@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -194,13 +195,34 @@ def _run_and_print(work: Callable[[], dict[str, Any]], out: Path) -> int:
     from cotrain.trainer.failures import StoppedBySignal
 
     try:
-        result = work()
+        with _one_at_a_time(out):
+            result = work()
     except StoppedBySignal as stopped:
         return stopped.exit_code
     tell_result(result)
     print_lines(result["lines"])
     print(f"report: {out / 'report.html'}")
     return 0
+
+
+@contextmanager
+def _one_at_a_time(out: Path) -> Iterator[None]:
+    """Hold the directory of a comparison while the block runs: two commands in it would stop each other's runs. Raises
+    RunDirectoryError. A directory that was made for this alone is removed again."""
+    from cotrain.storage.lock import RunLock
+
+    if out.exists() and not out.is_dir():
+        yield  # the comparison refuses it
+        return
+    was_there = out.is_dir()
+    lock = RunLock(out)
+    try:
+        yield
+    finally:
+        lock.remove()
+        if not was_there:
+            with suppress(OSError):  # it holds a comparison
+                out.rmdir()
 
 
 def _parse_numbers(flag: str, text: str | None) -> tuple[float, ...]:

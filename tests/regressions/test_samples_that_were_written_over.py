@@ -76,7 +76,7 @@ def test_two_at_once_are_refused_before_a_model_is_loaded(tmp_path, monkeypatch,
     words = ["eval", TINY, "--suite", "jsonl", "--data", str(data), "--out", str(tmp_path / "scores")]
     lock = RunLock(tmp_path / "scores", ".suite-jsonl.lock")
     monkeypatch.setattr("cotrain.runs.opening.load_trainer", None)
-    command_refuses(words, "E_RUN_DIRECTORY_IN_USE: scores", capsys)
+    command_refuses(words, "E_RUN_DIRECTORY_IN_USE: 'jsonl' | scores", capsys)
     lock.release()
     with RunLock(tmp_path / "scores"), RunLock(tmp_path / "scores", ".suite-jsonl.lock"):
         pass  # a run in the same directory is no hindrance
