@@ -27,7 +27,7 @@ from cotrain.cli.flags import (
     whole_number,
 )
 from cotrain.core.errors import ConfigError
-from cotrain.core.verbosity import print_lines, print_progress, tell_result
+from cotrain.core.verbosity import print_lines, print_notice, print_progress, tell_result
 from cotrain.reports.compare_words import EQUAL
 
 SMOKE = {"seeds": 1, "equal": "batches", "evaluate_every": 0}  # settings of a trial, where the user says nothing else
@@ -76,12 +76,17 @@ def compare(argv: Sequence[str]) -> int:
     parser.add_argument("--smoke", action="store_true", help="a trial: one seed, few steps, little is measured")
     add_json_flag(parser)
     arguments = parser.parse_strictly(argv, _setting_meant)
+    typed = set(typed_flags(argv, parser))
     if arguments.smoke:
-        typed = typed_flags(argv, parser)
         for name, short in SMOKE.items():
             if name not in typed:
                 setattr(arguments, name, short)
     _check_set(parser, arguments.set)
+    if arguments.rates is None:
+        for name in sorted({"rate_seeds", "measure"} & typed):  # no error, since comparisons were begun so
+            print_notice(
+                f"note: --{name.replace('_', '-')} is about the choice of a learning rate; without --rates unused"
+            )
     load_libraries()
     from cotrain import analysis
     from cotrain.data.sources import with_columns
