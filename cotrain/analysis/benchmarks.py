@@ -88,7 +88,7 @@ from cotrain.runs.choose_formats import (
     choose_answer_format,
     choose_verdict_format,
 )
-from cotrain.runs.directory import RunDirectory, estimates_json
+from cotrain.runs.directory import EARLIER, RunDirectory, estimates_json
 from cotrain.runs.out_of_room import DiskRetry
 from cotrain.storage.file_ops import REAL_FILES, make_directory, replace_file, report_disk_errors
 from cotrain.storage.jsonl import JsonlWriter, encode_row, read_jsonl
@@ -98,7 +98,6 @@ from cotrain.trainer.checks import check_measured
 from cotrain.trainer.evaluation import EVALUATION_STEP
 
 CHUNK = 64  # problems that are sampled, and written, at a time
-EARLIER = "earlier"  # folder of rows and scores that were made with other settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +194,7 @@ def evaluate_suites(
             rows = evaluate_suite(rows_file, name, suite_items, runner, options, settings, say)
             result = _suite_result(name, suite_items, rows, options, settings, training)
             results.append(result)
-            wait_for_room(folder.write, f"suite-{name}.json", result)
+            wait_for_room(folder.write_measurement, f"suite-{name}.json", result)
     return results
 
 

@@ -222,7 +222,7 @@ def _on_core(parser: Parser, arguments: argparse.Namespace) -> int:
         aside=aside,
         say=print_aside if arguments.json else say,
     )
-    folder.write("suite-core.json", result)
+    folder.write_measurement("suite-core.json", result)
     if aside is not None and aside.refused:
         aside.write(folder.path / QUARANTINE)
         print(f"note: {aside.summary_line()}; all in {folder.path / QUARANTINE}", file=sys.stderr)
