@@ -1,6 +1,6 @@
 """The same evaluation with one more sample, or of the next checkpoint, removed all samples of the one before, and so
-did attacks and crossed play; two evaluations at once mixed their rows; with --json nobody heard which rows of the data were
-left out; and a role that answers no problems was named after all of them had been played."""
+did attacks and crossed play; two evaluations at once mixed their rows; with --json nobody heard which rows of the data
+were left out; and a role that answers no problems was named after all of them had been played."""
 
 from __future__ import annotations
 
