@@ -18,6 +18,7 @@ from cotrain.runs import opening
 from cotrain.runs.choose_formats import DEFAULT_FORMAT, AnswerFormat, as_taught, choose_formats
 from cotrain.serving.export import export_policy
 from tests.helpers import EASY
+from tests.sentences import refuses
 
 ASK = "Work it out, line by line.\n{problem}"
 SOLVER = {"answer": "hash", "steps_as": "lines", "prompt": ASK}
@@ -77,11 +78,23 @@ def test_what_a_recipe_cannot_use_is_told(model):
     assert said == [f"note: {model} was taught verdicts of the form 'genrm', which this recipe does not ask for"]
 
 
-@pytest.mark.parametrize("mark", ["{", "[]", '{"roles": 3}', '{"roles": {"solver": 3}}', '{"roles": {"solver": {}}}'])
+@pytest.mark.parametrize("mark", ["{}", '{"roles": {}}', '{"roles": {"solver": {}}}'])
 def test_a_mark_that_says_nothing_changes_nothing(model, mark):
     (model / "cotrain.json").write_text(mark)
     assert as_taught(grpo(model=str(model), tasks=EASY), DEFAULT_FORMAT, print) == DEFAULT_FORMAT
     assert not is_terse(str(model))
+
+
+@pytest.mark.parametrize(
+    "mark", ["", "{", "[]", '{"roles": 3}', '{"roles": {"solver": 3}}'], ids=["empty", "torn", "list", "roles", "role"]
+)
+def test_a_damaged_mark_is_refused(model, mark):
+    """Such as one whose writing was interrupted: without it the model would be asked otherwise than it was taught."""
+    (model / "cotrain.json").write_text(mark)
+    with refuses("E_MODEL_MARK_DAMAGED", names="cotrain.json"):
+        taught_roles(model)
+    with refuses("E_MODEL_MARK_DAMAGED", names="cotrain.json"):
+        is_terse(str(model))
 
 
 def test_chat_and_serve_open_a_model_as_it_was_taught(model, capsys):

@@ -88,7 +88,7 @@ from cotrain.runs.choose_formats import (
     choose_answer_format,
     choose_verdict_format,
 )
-from cotrain.runs.directory import RunDirectory, estimates_json
+from cotrain.runs.directory import EARLIER, RunDirectory, estimates_json
 from cotrain.runs.out_of_room import DiskRetry
 from cotrain.storage.file_ops import REAL_FILES, make_directory, replace_file, report_disk_errors
 from cotrain.storage.jsonl import JsonlWriter, encode_row, read_jsonl
@@ -98,7 +98,6 @@ from cotrain.trainer.checks import check_measured
 from cotrain.trainer.evaluation import EVALUATION_STEP
 
 CHUNK = 64  # problems that are sampled, and written, at a time
-EARLIER = "earlier"  # folder of rows and scores that were made with other settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,9 +161,11 @@ def evaluate_suites(
         options = _with_role_names(recipe, options)
         for name in items:
             scoring_roles(name, recipe.roles, options)  # raises here, before a model is loaded
+        _check_options_used(items, recipe.roles, options)
         claim_place(folder.path)  # raises here, before hours of sampling, where nothing can be written
         for name in items:  # raises where another process plays the same suite for the same place
-            stack.callback(RunLock(folder.path, f".suite-{name}.lock").remove)
+            lock = RunLock(folder.path, f".suite-{name}.lock", what=f"suite {name!r} of {folder.path}")
+            stack.callback(lock.remove)
 
         recipe = _with_sampling_of(recipe, options)
         if is_model:
@@ -193,7 +194,7 @@ def evaluate_suites(
             rows = evaluate_suite(rows_file, name, suite_items, runner, options, settings, say)
             result = _suite_result(name, suite_items, rows, options, settings, training)
             results.append(result)
-            wait_for_room(folder.write, f"suite-{name}.json", result)
+            wait_for_room(folder.write_measurement, f"suite-{name}.json", result)
     return results
 
 
@@ -222,6 +223,24 @@ def _with_role_names(recipe: Recipe, options: SuiteOptions) -> SuiteOptions:
         verifier=_resolve_role(recipe, options.verifier, "verifier"),
         comparer=_resolve_role(recipe, options.comparer, "comparer"),
     )
+
+
+def _check_options_used(suites: Collection[str], roles: Mapping[str, Role], options: SuiteOptions) -> None:
+    """Raise ConfigError for reviews where nobody reviews, and for a temperature where nothing is sampled."""
+    reviews_something = any(options.verifier in scoring_roles(name, roles, options) for name in suites)
+    if options.reviews > 1 and not reviews_something:
+        raise ConfigError(
+            f"--reviews {options.reviews}: nothing is reviewed in {', '.join(suites)}; leave it out, take a run with a "
+            "verifier, or have a model review its own samples with --verdict",
+            code="E_SUITE_OPTION_UNUSED",
+        )
+    samples_something = any(options.reviews > 1 if name in JUDGED else options.samples > 0 for name in suites)
+    if options.temperature is not None and not samples_something:
+        raise ConfigError(
+            f"--temperature {options.temperature:g}: all answers of {', '.join(suites)} are greedy; leave it out, or "
+            "raise --samples or --reviews",
+            code="E_SUITE_OPTION_UNUSED",
+        )
 
 
 def _with_sampling_of(recipe: Recipe, options: SuiteOptions) -> Recipe:

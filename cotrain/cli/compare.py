@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from cotrain.cli.flags import (
     whole_number,
 )
 from cotrain.core.errors import ConfigError
-from cotrain.core.verbosity import print_lines, print_progress, tell_result
+from cotrain.core.verbosity import print_lines, print_notice, print_progress, tell_result
 from cotrain.reports.compare_words import EQUAL
 
 SMOKE = {"seeds": 1, "equal": "batches", "evaluate_every": 0}  # settings of a trial, where the user says nothing else
@@ -75,12 +76,17 @@ def compare(argv: Sequence[str]) -> int:
     parser.add_argument("--smoke", action="store_true", help="a trial: one seed, few steps, little is measured")
     add_json_flag(parser)
     arguments = parser.parse_strictly(argv, _setting_meant)
+    typed = set(typed_flags(argv, parser))
     if arguments.smoke:
-        typed = typed_flags(argv, parser)
         for name, short in SMOKE.items():
             if name not in typed:
                 setattr(arguments, name, short)
     _check_set(parser, arguments.set)
+    if arguments.rates is None:
+        for name in sorted({"rate_seeds", "measure"} & typed):  # no error, since comparisons were begun so
+            print_notice(
+                f"note: --{name.replace('_', '-')} is about the choice of a learning rate; without --rates unused"
+            )
     load_libraries()
     from cotrain import analysis
     from cotrain.data.sources import with_columns
@@ -194,13 +200,34 @@ def _run_and_print(work: Callable[[], dict[str, Any]], out: Path) -> int:
     from cotrain.trainer.failures import StoppedBySignal
 
     try:
-        result = work()
+        with _one_at_a_time(out):
+            result = work()
     except StoppedBySignal as stopped:
         return stopped.exit_code
     tell_result(result)
     print_lines(result["lines"])
     print(f"report: {out / 'report.html'}")
     return 0
+
+
+@contextmanager
+def _one_at_a_time(out: Path) -> Iterator[None]:
+    """Hold the directory of a comparison while the block runs: two commands in it would stop each other's runs. Raises
+    RunDirectoryError. A directory that was made for this alone is removed again."""
+    from cotrain.storage.lock import RunLock
+
+    if out.exists() and not out.is_dir():
+        yield  # the comparison refuses it
+        return
+    was_there = out.is_dir()
+    lock = RunLock(out)
+    try:
+        yield
+    finally:
+        lock.remove()
+        if not was_there:
+            with suppress(OSError):  # it holds a comparison
+                out.rmdir()
 
 
 def _parse_numbers(flag: str, text: str | None) -> tuple[float, ...]:

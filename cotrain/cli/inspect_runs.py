@@ -97,6 +97,9 @@ NEED_SUITE = (  # arguments of ``cotrain eval`` that are for ``--suite`` alone
 TAKEN_BY_CORE = (  # arguments of ``cotrain eval`` that ``--suite core`` uses
     *("directory", "suite", "data", "problems", "shots", "device", "threads", "lenient", "out", "json", "log_level"),
 )
+OF_SOLVERS = (  # arguments of ``cotrain eval --suite`` that are about answers, of which ``JUDGED`` suites have none
+    *("samples", "solver", "comparer", "max_tokens", "tool", "answer_format", "prompt", "steps_as"),
+)
 NOT_GIVEN: tuple[object, ...] = (None, [], False)  # values of arguments that nobody typed
 
 
@@ -144,6 +147,7 @@ def _check_eval_flags(parser: Parser, arguments: argparse.Namespace) -> None:
             parser.error("--suite core is measured by itself; run the other suites with a command of their own")
         if "core" not in names and arguments.shots is not None:
             parser.error("--shots goes with --suite core; leave it out")
+        _check_used_by_suites(parser, arguments, names)
         return
 
     misplaced = [name for name in NEED_SUITE if getattr(arguments, name) not in NOT_GIVEN]
@@ -153,6 +157,20 @@ def _check_eval_flags(parser: Parser, arguments: argparse.Namespace) -> None:
     # one, and --solver says whose.
     if arguments.samples == 0 or (arguments.solver is not None and arguments.samples is None):
         parser.error("--samples K of a run is at least 1, and --solver goes with it; as in --samples 256")
+
+
+def _check_used_by_suites(parser: Parser, arguments: argparse.Namespace, names: Sequence[str]) -> None:
+    """Refuse flags about answers where each suite gives the solutions that are judged."""
+    from cotrain.data.suite_files import JUDGED
+
+    if not all(name in JUDGED for name in names):
+        return
+    unused = [name for name in OF_SOLVERS if getattr(arguments, name) not in NOT_GIVEN]
+    if unused:
+        parser.error(
+            f"--{unused[0].replace('_', '-')} is about answers, and {', '.join(names)} has none: its solutions are "
+            "given; leave it out"
+        )
 
 
 def _suite_names(arguments: argparse.Namespace) -> list[str]:
@@ -204,7 +222,7 @@ def _on_core(parser: Parser, arguments: argparse.Namespace) -> int:
         aside=aside,
         say=print_aside if arguments.json else say,
     )
-    folder.write("suite-core.json", result)
+    folder.write_measurement("suite-core.json", result)
     if aside is not None and aside.refused:
         aside.write(folder.path / QUARANTINE)
         print(f"note: {aside.summary_line()}; all in {folder.path / QUARANTINE}", file=sys.stderr)

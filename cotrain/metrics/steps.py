@@ -141,7 +141,8 @@ def accuracy_figures(traces: Sequence[Trace]) -> Figures:
         if steps:
             judged.append((trace, steps))
 
-    ungraded = sum(t.failure not in (None, BROKEN_OFF) for t in traces)
+    # An answer may fail after it was graded, as by a reward that is no number.
+    ungraded = sum(t.failure not in (None, BROKEN_OFF) and CORRECT.of(t) is None for t in traces)
     nobody_grades = not graded and any(t.failure is None for t in traces)
     if (graded or ungraded) and not nobody_grades:
         row["ungraded"] = ungraded / (len(graded) + ungraded)

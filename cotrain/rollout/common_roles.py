@@ -8,17 +8,20 @@ prompt. ``formats/sanitize.py`` says how the terse prompts are guarded.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cotrain.core.errors import ConfigError
+from cotrain.core.errors import ConfigError, ModelError, first_line
+from cotrain.core.input_files import parse_json, read_regular
 from cotrain.core.shipped import SHIPPED_GAMES, SHIPPED_LANGUAGE_MODELS, how_to_get, shipped_folder
 from cotrain.core.types import ParseFailure, Sampling
 from cotrain.formats.solutions import VERDICT_WORDS, SelfCheck, parse_solution
 from cotrain.prompts.templates import SOLVE, SOLVE_FULL
 from cotrain.rollout.role import Parser, Role
+from cotrain.storage.file_ops import replace_file
 
 if TYPE_CHECKING:
     from cotrain.formats.role_replies import Query, Review
@@ -44,10 +47,7 @@ def mark_terse_prompts(model: Path, taught: Sequence[str] = ()) -> None:
 def taught_roles(model: str | Path) -> dict[str, dict[str, Any]]:
     """How the roles that a model was taught are asked and read, by their names; {} for a model that was taught none.
     ``model``: a directory, or a model of the Hub."""
-    roles = _mark_of(model).get("roles")
-    if not isinstance(roles, dict):
-        return {}
-    return {name: how for name, how in roles.items() if isinstance(how, dict)}
+    return dict(_mark_of(model).get("roles", {}))
 
 
 def keep_taught_roles(model: Path, roles: Mapping[str, Mapping[str, Any]]) -> None:
@@ -66,15 +66,28 @@ def how_taught(role: Role) -> dict[str, Any] | None:
 
 
 def _mark_of(model: str | Path) -> dict[str, Any]:
-    """Read the mark beside a model; {} where there is none, and where it cannot be read."""
+    """Read the mark beside a model; {} where there is none. Raises ModelError for one that is damaged: without it the
+    model would be asked and read otherwise than it was taught."""
     folder = _mark_folder(model)
-    if folder is None:
+    if folder is None or not os.path.lexists(folder / FORMAT_MARK):
         return {}
+    path = folder / FORMAT_MARK
     try:
-        mark = json.loads((folder / FORMAT_MARK).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return mark if isinstance(mark, dict) else {}
+        mark = parse_json(read_regular(path))
+    except (OSError, ValueError) as error:
+        raise _damaged_mark(path, first_line(error)) from error
+    roles = mark.get("roles", {}) if isinstance(mark, dict) else None
+    if not isinstance(roles, dict) or not all(isinstance(how, dict) for how in roles.values()):
+        raise _damaged_mark(path, "expected an object, with an object for each of its roles")
+    return mark
+
+
+def _damaged_mark(path: Path, why: str) -> ModelError:
+    return ModelError(
+        f"{path}: cannot be read ({why}); it says how the model's roles are asked and read: restore it, or remove it "
+        "and give the formats by flags",
+        code="E_MODEL_MARK_DAMAGED",
+    )
 
 
 def _mark_folder(model: str | Path) -> Path | None:
@@ -90,7 +103,7 @@ def _mark_folder(model: str | Path) -> Path | None:
 
 def _add_to_mark(model: Path, more: Mapping[str, Any]) -> None:
     mark = _mark_of(model) | dict(more)
-    (model / FORMAT_MARK).write_text(json.dumps(mark, ensure_ascii=False) + "\n", encoding="utf-8")
+    replace_file(model / FORMAT_MARK, (json.dumps(mark, ensure_ascii=False) + "\n").encode())
 
 
 def check_taught(method: str, model: str) -> None:

@@ -47,11 +47,11 @@ from cotrain.core.input_files import open_regular, read_regular
 from cotrain.core.nearest_names import current_name
 from cotrain.core.signals import Signal
 from cotrain.core.statistics import Estimate
-from cotrain.core.verbosity import count_of
+from cotrain.core.verbosity import count_of, print_note
 from cotrain.metrics.starved import SKIPPED
 from cotrain.runs.log import LOG_FILE as LOG
 from cotrain.storage import checkpoints
-from cotrain.storage.file_ops import FileDigest, digest_of, replace_file
+from cotrain.storage.file_ops import FileDigest, digest_of, replace_file, report_disk_errors
 from cotrain.storage.jsonl import cut_to_size, read_jsonl, truncate_after
 from cotrain.storage.ledger import Ledger
 from cotrain.storage.lock import NAME as LOCK
@@ -64,6 +64,7 @@ MANIFEST = "seal.json"
 REVIEW_FORMATS_OF_JUDGE = ("steps", "genrm", "genprm", "scored")
 AFTER_PROBLEMS = "after_problems.json"
 STOPPED = "stopped.json"
+EARLIER = "earlier"  # folder of figures and samples that others took the place of
 CODE = "code.json"
 RECIPE_FILE = "recipe.json"  # the file that makes a directory one of a run
 EARLY_FILES = ("provenance.json", CODE, QUARANTINE, MANIFEST, LOG)  # written before it
@@ -205,6 +206,20 @@ class RunDirectory:
     def write(self, name: str, value: Any) -> None:
         """Write a JSON file so that it is there whole or not at all. Raises DiskError."""
         replace_file(self.path / name, _json_bytes(name, value))
+
+    def write_measurement(self, name: str, value: Any) -> None:
+        """Write figures that a command measured, as ``write`` does. Others that the file holds, such as those of an
+        earlier checkpoint or of more problems, go to the folder ``earlier``, which is said. Raises DiskError."""
+        path = self.path / name
+        payload = _json_bytes(name, value)
+        if path.is_file():
+            with report_disk_errors(f"read {path}"):
+                earlier = read_regular(path)
+            if earlier != payload:
+                place = path.parent / EARLIER / f"{path.stem}-{digest_of(earlier).sha256[:8]}{path.suffix}"
+                replace_file(place, earlier)
+                print_note(f"{path} held other figures, which are now in {place}")
+        replace_file(path, payload)
 
     def write_with_hashes(self, values: Mapping[str, Any], grown: Mapping[str, FileDigest] | None = None) -> None:
         """Write JSON files on which the run's claims rest, in this order, and before them their digests into the seal.

@@ -162,7 +162,7 @@ def evaluate(
         name = f"{name}-{samples}-samples"
     result = {"split": split, "step": trainer.finished_steps, "figures": estimates_json(figures)}
     wait_for_room = DiskRetry(lambda: 0, print_progress)
-    wait_for_room(folder.write, f"{name}.json", result)
+    wait_for_room(folder.write_measurement, f"{name}.json", result)
     return result
 
 

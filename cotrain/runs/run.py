@@ -318,6 +318,7 @@ def _train_to_end(
         except Exception as error:
             _save_failed(run, error)
             _note_stop(run, error)
+            _say_how_to_go_on(run, error)
             raise
         finally:
             trainer.close()
@@ -641,16 +642,23 @@ def _save_interrupted(run: ActiveRun) -> None:
 
 
 def _save_failed(run: ActiveRun, error: Exception) -> None:
-    """Save the last finished step of a run that an error ends, and say what is left to do. A run that diverged goes on
-    from an earlier checkpoint, and is not saved."""
-    trainer = run.trainer
-    has_diverged = isinstance(error, (Diverged, NotFinite))
-    if has_diverged or not run.has_initial_metrics or trainer.finished_steps == 0:
-        return
-    if run.has_unsaved_step and trainer.can_redo_step:
+    """Save the last finished step of a run that an error ends. One that diverged goes on from an earlier checkpoint,
+    and is not saved."""
+    if run.has_unsaved_step and run.trainer.can_redo_step and not _has_diverged(error):
         # Where this fails, too, the first error is the one to report, and the checkpoint before stays.
         with suppress(CotrainError, OSError):
             _save_checkpoint(run)
+
+
+def _has_diverged(error: Exception) -> bool:
+    return isinstance(error, (Diverged, NotFinite))
+
+
+def _say_how_to_go_on(run: ActiveRun, error: Exception) -> None:
+    """Say from which step a run goes on that an error has ended; nothing where it finished none, or diverged."""
+    trainer = run.trainer
+    if _has_diverged(error) or not run.has_initial_metrics or trainer.finished_steps == 0:
+        return
     saved_step = max(run.saved_step, 0)
     lost_steps = trainer.finished_steps - saved_step
     again = f"; {count_of(lost_steps, 'step')} after that will be done again" if lost_steps > 0 else ""

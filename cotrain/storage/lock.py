@@ -31,9 +31,11 @@ class RunLock:
     Raises RunDirectoryError when another process, or another lock of this one, holds it.
     """
 
-    def __init__(self, directory: Path, name: str = NAME) -> None:
-        """``name``: of the lock's file. Locks of different names do not see each other."""
+    def __init__(self, directory: Path, name: str = NAME, *, what: str = "") -> None:
+        """``name``: of the lock's file. Locks of different names do not see each other. ``what``: what is locked, for
+        the error; the directory, if nothing is said."""
         self.directory = directory
+        self._what = what or f"run directory {directory}"
         self._path = directory / name
         self._handle: int | None = None
         handle = self._try_lock()
@@ -68,8 +70,7 @@ class RunLock:
             holder = _read_holder(handle)
             os.close(handle)
             raise RunDirectoryError(
-                f"run directory {directory} is in use by process {holder}; wait for it, stop it, or choose another "
-                "directory",
+                f"{self._what} is in use by process {holder}; wait for it, stop it, or choose another directory",
                 code="E_RUN_DIRECTORY_IN_USE",
             ) from error
         except OSError as error:

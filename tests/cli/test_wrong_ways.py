@@ -149,6 +149,22 @@ def test_figures_of_a_split_with_the_flags_of_a_suite(place, capsys):
     fails(capsys, "E_COMMAND_LINE: --step | --suite", "eval", TINY, "--suite", "gsm8k", "--step", "1")
 
 
+def test_flags_of_a_suite_that_nothing_would_use(place, capsys):
+    words = ["eval", TINY, "--suite", "jsonl", "--data", "data.jsonl", "--out", "out"]
+    fails(capsys, "E_SUITE_OPTION_UNUSED: --reviews 4 | --verdict", *words, "--reviews", "4")
+    fails(capsys, "E_SUITE_OPTION_UNUSED: --temperature 0.5", *words, "--samples", "0", "--temperature", "0.5")
+    judged = ["eval", TINY, "--suite", "processbench", "--data", "data.jsonl"]
+    fails(capsys, "E_COMMAND_LINE: --samples | processbench", *judged, "--samples", "8")
+    fails(capsys, "E_COMMAND_LINE: --max-tokens | processbench", *judged, "--max-tokens", "8")
+
+
+def test_flags_of_a_rate_that_nobody_chooses_are_named(place, capsys):
+    words = ["compare", "gropo", "--out", "compared", "--measure", "solver/greedy", "--rate-seeds", "2"]
+    assert main(words) == 2
+    told = capsys.readouterr().err
+    assert "--measure is about" in told and "--rate-seeds is about" in told
+
+
 @pytest.mark.parametrize(
     ("layout", "row"),
     [

@@ -46,6 +46,15 @@ def test_notes_of_the_protocol_are_averaged_and_known_ones_are_left_out():
     assert metadata_figures(traces) == {"metadata/label_right": 0.5, "metadata/pressure": 0.5}
 
 
+def test_an_answer_that_failed_after_its_grade_is_graded():
+    """A reward that was not a number made half of the answers "ungraded", with an alarm about the grader."""
+    failed_by_reward = replace(trace(correct=True), failure="reward reward out of range")
+    failed_by_grader = replace(trace(), failure="timeout")
+    assert accuracy_figures([trace(correct=False), failed_by_reward]) == {"ungraded": 0.0, "accuracy": 0.5}
+    row = accuracy_figures([trace(correct=False), failed_by_reward, failed_by_grader])
+    assert row == {"ungraded": pytest.approx(1 / 3), "accuracy": 0.5}
+
+
 def test_the_entropy_of_a_role_is_that_of_its_sampled_tokens():
     """Levels 22 and 44 are 1 and 4 nats; what was given in between has level 0 and is no token of its own."""
     short = replace(trace(tokens=2), entropies=bytes([22, 44]))

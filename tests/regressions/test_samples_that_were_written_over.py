@@ -1,6 +1,6 @@
-"""The same evaluation with one more sample, or of the next checkpoint, removed all samples of the one before; two of
-them at once mixed their rows; with --json nobody heard which rows of the data were left out; and a role that answers no
-problems was named after all of them had been played."""
+"""The same evaluation with one more sample, or of the next checkpoint, removed all samples of the one before, and so
+did attacks and crossed play; two evaluations at once mixed their rows; with --json nobody heard which rows of the data
+were left out; and a role that answers no problems was named after all of them had been played."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from cotrain.core.errors import RunDirectoryError
 from cotrain.data.suite_files import load_suite
 from cotrain.grading.pool import AnswerGrader
 from cotrain.recipes.tango import tango
+from cotrain.runs.directory import RunDirectory
 from cotrain.runs.run import start_run
 from cotrain.storage.lock import RunLock
 from cotrain.trainer.trainer import CoTrainer
@@ -76,7 +77,7 @@ def test_two_at_once_are_refused_before_a_model_is_loaded(tmp_path, monkeypatch,
     words = ["eval", TINY, "--suite", "jsonl", "--data", str(data), "--out", str(tmp_path / "scores")]
     lock = RunLock(tmp_path / "scores", ".suite-jsonl.lock")
     monkeypatch.setattr("cotrain.runs.opening.load_trainer", None)
-    command_refuses(words, "E_RUN_DIRECTORY_IN_USE: scores", capsys)
+    command_refuses(words, "E_RUN_DIRECTORY_IN_USE: 'jsonl' | scores", capsys)
     lock.release()
     with RunLock(tmp_path / "scores"), RunLock(tmp_path / "scores", ".suite-jsonl.lock"):
         pass  # a run in the same directory is no hindrance
@@ -94,6 +95,19 @@ def test_with_json_what_is_left_out_is_said_on_stderr(tmp_path, capsys):
     assert "1 malformed row" in err or "row 2" in err
     assert "columns not read: level" in err
     assert sorted(path.name for path in (tmp_path / "scores").iterdir()) == ["suite-jsonl.json", "suite-jsonl.jsonl"]
+
+
+def test_figures_of_an_earlier_measurement_are_kept(tmp_path, capsys):
+    """`eval`, `attack` and `xplay` of the next checkpoint wrote over those of the one before."""
+    folder = RunDirectory(tmp_path)
+    folder.write_measurement("attack.json", {"step": 25})
+    folder.write_measurement("attack.json", {"step": 25})
+    assert not (tmp_path / "earlier").exists() and capsys.readouterr().err == ""
+    folder.write_measurement("attack.json", {"step": 50})
+    (kept,) = (tmp_path / "earlier").iterdir()
+    assert json.loads(kept.read_text()) == {"step": 25} and kept.name.startswith("attack-")
+    assert json.loads((tmp_path / "attack.json").read_text()) == {"step": 50}
+    assert "attack.json held other figures, which are now in" in capsys.readouterr().err
 
 
 @pytest.mark.whole

@@ -1,5 +1,6 @@
 """Of two runs that were begun in one directory within a second, the refused one deleted the other's recipe.json and
-provenance.json: the one that went on ended well and nothing could read it."""
+provenance.json: the one that went on ended well and nothing could read it. Of two comparisons at once each stopped the
+runs of the other."""
 
 import os
 import subprocess
@@ -13,7 +14,7 @@ from cotrain.runs import opening
 from cotrain.runs import run as loop
 from cotrain.storage.lock import RunLock
 from tests.helpers import EASY, TINY
-from tests.sentences import refuses
+from tests.sentences import command_refuses, refuses
 
 SMALL = {"model": TINY, "tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1, "steps": 1}
 
@@ -58,3 +59,16 @@ def test_of_two_commands_at_once_one_runs_and_can_be_read(tmp_path):
     assert f"in use by process {both[winner].pid} since" in told or "already holds a run" in told, told
     assert len(told.splitlines()) == 1
     opening.evaluate(tmp_path / "run")
+
+
+def test_a_second_comparison_is_refused_before_it_stops_runs_of_the_first(tmp_path, capsys):
+    out = tmp_path / "comparison"
+    words = ["compare", "grpo", "--smoke", "--out", str(out)]
+    with RunLock(out):
+        command_refuses(words, "E_RUN_DIRECTORY_IN_USE: comparison", capsys)
+    (out / ".lock").unlink()
+    out.rmdir()
+    command_refuses([*words[:1], "gropo", *words[2:]], "E_UNKNOWN_RECIPE: gropo", capsys)
+    assert not out.exists()
+    out.write_text("a file")
+    command_refuses(words, "E_OUT_NOT_COMPARISON: comparison", capsys)

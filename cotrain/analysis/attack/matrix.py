@@ -31,7 +31,7 @@ def write_figures(out: Path | str, file: str, version: int, figures: Mapping[str
     result = {"format": version, "cotrain": __version__, **figures}
     folder = RunDirectory(out)
     folder.path.mkdir(parents=True, exist_ok=True)
-    folder.write(file, result)
+    folder.write_measurement(file, result)
     return result
 
 

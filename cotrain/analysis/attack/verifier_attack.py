@@ -135,7 +135,7 @@ def attack(
             "each": each,
             **attack_tables(plain_outcomes, outcomes, tasks, verifier),
         }
-        folder.write(START_FILE if start else FILE, result)
+        folder.write_measurement(START_FILE if start else FILE, result)
     return result
 
 
