@@ -26,6 +26,7 @@ notebook, where a loop already runs, ours runs in another thread.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -35,7 +36,18 @@ from cotrain.core.arguments import bound_function
 from cotrain.core.errors import ConfigError, CotrainError, EngineLost, TooLong, UnknownName
 from cotrain.core.seeding import Address, make_nonce
 from cotrain.core.signals import DeclaredSignals, declared_by
-from cotrain.core.types import BROKEN_OFF, TOO_LONG, AsyncGrader, Episode, Grade, NoGrader, RolloutFn, Store, Task
+from cotrain.core.types import (
+    BROKEN_OFF,
+    TOO_LONG,
+    AsyncGrader,
+    Episode,
+    Grade,
+    NoGrader,
+    RolloutFn,
+    Store,
+    Task,
+    check_grade,
+)
 from cotrain.core.verbosity import ProgressPrinter
 from cotrain.inference.contract import ContextLimitedEngine, Engine
 from cotrain.prompts.render import Rendering
@@ -146,7 +158,7 @@ class Roles:
         if not isinstance(task.grader, AsyncGrader):
             return task.grade(to_grade)
         async with engine_paused():  # so that its batches do not depend on how long grading takes
-            return await task.grader.agrade(task, to_grade)
+            return check_grade(task.grader, await task.grader.agrade(task, to_grade))
 
     def nonce(self, about: Turn) -> str:
         """A random marker, to be put around a turn's text when other roles see it, so that the text cannot end its
@@ -464,7 +476,14 @@ async def _run_episode(
     """
     why_too_long = None
     try:
-        await protocol(task, roles, **stores)
+        running = protocol(task, roles, **stores)
+        if not inspect.isawaitable(running):
+            raise ConfigError(
+                f"protocol {protocol_name(protocol)!r} returned {running!r} instead of waiting for its roles; write "
+                f"`async def {protocol_name(protocol)}(task, roles)`",
+                code="E_PROTOCOL_NOT_ASYNC",
+            )
+        await running
         episode = roles._finish_episode(None)
     except TooLong as error:
         why_too_long = str(error)

@@ -24,6 +24,7 @@ from cotrain.algorithms.contract import (
     split_context,
 )
 from cotrain.algorithms.policy_loss import LOOSE, with_ratio_bounds
+from cotrain.algorithms.returned import check_credit
 from cotrain.algorithms.samples import sample_of, token_limit
 from cotrain.config.evaluation import held_out
 from cotrain.config.policies import samples_in_int8
@@ -358,7 +359,8 @@ class CoTrainer:
             annotated = self._make_samples(name, traces)
         with meter.stage("credit"):  # gives the samples their advantages
             batch = Batch(samples=annotated, updates=version, planned=planned)
-            credit, self.algorithm_states[name] = algorithm.credit(batch, self.algorithm_states[name])
+            returned = algorithm.credit(batch, self.algorithm_states[name])
+            credit, self.algorithm_states[name] = check_credit(algorithm, returned)
         with meter.stage("reference"):
             samples = self._with_reference(name, credit.samples)
             # An engine with weights of its own may give other log-probabilities than the learner. A sample whose
