@@ -82,11 +82,11 @@ def check_algorithm(where: str, algorithm: Any) -> Needs:
     algorithm needs."""
     missing = [method for method in METHODS if not callable(getattr(algorithm, method, None))]
     if missing:
-        found = f"{shown(algorithm)}, without {' and '.join(missing)}"
+        given = f"{shown(algorithm)}, without {' and '.join(missing)}"
         if callable(algorithm):
-            found = f"the function {name_of(algorithm)}, which was not called"
+            given = f"the function {name_of(algorithm)}, which was not called"
         raise ConfigError(
-            f"{where}: algorithm is {found}; expected an algorithm, "
+            f"{where}: algorithm is {given}; expected an algorithm, "
             "such as GRPO(reward_weights={OUTCOME: 1.0}), or an object with the methods needs, credit and loss_of",
             code="E_NOT_ALGORITHM",
         )
@@ -110,6 +110,23 @@ def check_credit(algorithm: Algorithm, returned: Any) -> tuple[Credit, State]:
             code="E_CREDIT_RETURNED",
         )
     return returned
+
+
+def fields_of_object(thing: object) -> dict[str, Any]:
+    """The fields of an object as they are now, for ``check_unchanged``."""
+    return dict(getattr(thing, "__dict__", {}))
+
+
+def check_unchanged(algorithm: Algorithm, fields_before: Mapping[str, Any]) -> None:
+    """Raise ConfigError for an algorithm that set a field of its own in ``credit``: no checkpoint holds it, and a
+    resumed run would begin with the old value."""
+    for name, value in fields_of_object(algorithm).items():
+        if name in fields_before and fields_before[name] is not value:
+            raise ConfigError(
+                f"credit of {type(algorithm).__name__} changed self.{name}, which no checkpoint holds; what it "
+                f"remembers is its state: read state.get({name!r}), and return the new one as the second value",
+                code="E_ALGORITHM_CHANGED_ITSELF",
+            )
 
 
 def check_loss_value(algorithm: Algorithm, returned: Any) -> Loss:

@@ -22,6 +22,7 @@ from cotrain.core.types import COLDEST, UNLABELLED, Sampling, Store, Task, TaskS
 from cotrain.core.verbosity import count_of
 from cotrain.prompts.templates import fields_of
 from cotrain.rollout.role import Role
+from cotrain.rollout.stores import missing_methods
 
 RAMP = "ramp"  # name of the store of an adaptive ramp (``data/curriculum.py: AdaptiveRamp``)
 OPTIONAL_SPLITS = ("ood_length", "ood_template")  # splits that are measured only if a source has them
@@ -353,11 +354,12 @@ def _check_stores(recipe: Recipe) -> None:
                 f"{type(store).__name__}; give it another name",
                 code="E_STORE_NAME",
             )
-        if not callable(getattr(store, "with_episodes", None)):
-            kind = type(store).__name__
-            expected = "one with the methods of cotrain.rollout.stores, such as TaskPool()"
+        missing = missing_methods(store)
+        if missing:
             raise ConfigError(
-                f"recipe {recipe.name!r}: store {name!r} is a {kind}; expected {expected}", code="E_STORE_KIND"
+                f"recipe {recipe.name!r}: store {name!r} is a {type(store).__name__}, without {' and '.join(missing)}; "
+                "expected one with the methods of cotrain.rollout.stores, such as TaskPool()",
+                code="E_STORE_KIND",
             )
 
 

@@ -200,8 +200,9 @@ def check_kind(where: str, value: Any, kind: type | tuple[type, ...], expected: 
     written, for the message."""
     if isinstance(value, kind):
         return
-    found = repr(value) if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
-    raise ConfigError(f"{where} is {found}; expected {expected}", code="E_PART_KIND")
+    is_plain = isinstance(value, str | int | float | None)
+    value_text = repr(value) if is_plain else f"a {type(value).__name__}"
+    raise ConfigError(f"{where} is {value_text}; expected {expected}", code="E_PART_KIND")
 
 
 def check_name_list(where: str, names: Any) -> None:

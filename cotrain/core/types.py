@@ -100,11 +100,11 @@ def check_step_verdicts(grader: object, returned: Any, steps: tuple[str, ...]) -
         return None
     if isinstance(returned, StepVerdicts) and len(returned.ok) == len(steps):
         return returned
-    found = _short(returned)
+    returned_text = _short(returned)
     if isinstance(returned, StepVerdicts):
-        found = f"{len(returned.ok)} verdicts"
+        returned_text = f"{len(returned.ok)} verdicts"
     raise ConfigError(
-        f"grade_steps of grader {type(grader).__name__} returned {found} on {len(steps)} steps; expected "
+        f"grade_steps of grader {type(grader).__name__} returned {returned_text} on {len(steps)} steps; expected "
         "StepVerdicts(ok=…, reasons=…) with one of each for a step, or None",
         code="E_GRADER_RETURNED",
     )

@@ -292,12 +292,12 @@ class Turn:
         self._declared.check_signal(signal, self.address.role, span=span is not None)
         number = as_reward(value)
         if number is None and not _is_one_number(value):
-            found = type(value).__name__
+            kind = type(value).__name__
             if hasattr(value, "shape"):
-                found += f" of shape {tuple(value.shape)}"
+                kind += f" of shape {tuple(value.shape)}"
             raise ConfigError(
                 f"protocol {self._declared.protocol!r} gives {signal.name!r} to role {self.address.role!r} as "
-                f"{found}; expected a number",
+                f"{kind}; expected a number",
                 code="E_SIGNAL_NOT_NUMBER",
             )
         if number is None:  # not a number, infinite, or too large

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 
 from cotrain.core.arguments import bound_function
 from cotrain.core.errors import ConfigError, CotrainError, EngineLost, TooLong, UnknownName
-from cotrain.core.seeding import Address, make_nonce
+from cotrain.core.seeding import Address, global_draws, make_nonce
 from cotrain.core.signals import DeclaredSignals, declared_by
 from cotrain.core.types import (
     BROKEN_OFF,
@@ -48,7 +48,7 @@ from cotrain.core.types import (
     Task,
     check_grade,
 )
-from cotrain.core.verbosity import ProgressPrinter
+from cotrain.core.verbosity import ProgressPrinter, print_note
 from cotrain.inference.contract import ContextLimitedEngine, Engine
 from cotrain.prompts.render import Rendering
 from cotrain.prompts.templates import fields_of
@@ -405,9 +405,12 @@ class RolloutRunner:
             split=split,
             step=step,
         )
+        draws_before = global_draws()
         finished = self._run_episodes(
             context, protocol, tasks, group_size=group_size, first_position=first_position, stores=stores or {}
         )
+        if global_draws() != draws_before:
+            _note_global_draws(protocol_name(protocol))
         is_training = step >= 0
         if is_training:
             earlier = self.prompt_fields.get(step, {})  # a step may collect several batches
@@ -452,6 +455,21 @@ class RolloutRunner:
         raise EngineLost(
             f"{last_loss}; the engine was lost {TRIES} times in one batch", code=last_loss.code
         ) from last_loss
+
+
+_NOTED: list[str] = []  # protocols of which ``_note_global_draws`` has spoken, each once in a process
+
+
+def _note_global_draws(protocol: str) -> None:
+    """Say that a run cannot be repeated, as something in its episodes was drawn from a shared generator."""
+    if protocol in _NOTED:
+        return
+    _NOTED.append(protocol)
+    print_note(
+        f"while {protocol!r} was played, numbers were drawn from the global generator of Python's random or of "
+        "numpy. No checkpoint holds its state, so the same command and a resumed run draw others: take "
+        "rng_of('any name', turn.id) of cotrain in its place"
+    )
 
 
 def protocol_name(protocol: RolloutFn) -> str:

@@ -85,13 +85,13 @@ def check_figures(measure: Measure, figures: Any) -> dict[str, Estimate]:
     if is_named and all(isinstance(figure, Estimate) for figure in figures.values()):
         return dict(figures)
     name = getattr(measure, "__name__", type(measure).__name__)
-    found = repr(figures)
+    returned_text = repr(figures)
     if is_named:
         wrong = next(key for key, figure in figures.items() if not isinstance(figure, Estimate))
-        found = f"{wrong!r} as {figures[wrong]!r}"
+        returned_text = f"{wrong!r} as {figures[wrong]!r}"
     raise ConfigError(
-        f"measure {name} returned {found}; expected {{name: Estimate}}, as make_figure of cotrain.metrics.clusters "
-        "makes it with its interval",
+        f"measure {name} returned {returned_text}; expected {{name: Estimate}}, as make_figure of "
+        "cotrain.metrics.clusters makes it with its interval",
         code="E_MEASURE_RETURNED",
     )
 

@@ -24,7 +24,7 @@ from cotrain.algorithms.contract import (
     split_context,
 )
 from cotrain.algorithms.policy_loss import LOOSE, with_ratio_bounds
-from cotrain.algorithms.returned import check_credit
+from cotrain.algorithms.returned import check_credit, check_unchanged, fields_of_object
 from cotrain.algorithms.samples import sample_of, token_limit
 from cotrain.config.evaluation import held_out
 from cotrain.config.policies import samples_in_int8
@@ -41,6 +41,7 @@ from cotrain.metrics.steps import flops_of
 from cotrain.rollout.event_loop import EngineEventLoop
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import BatchProgress, RolloutRunner
+from cotrain.rollout.stores import complete_state, store_after
 from cotrain.trainer.async_rollouts import (
     Overlap,
     RolloutBatch,
@@ -232,7 +233,7 @@ class CoTrainer:
         meter.add_rollouts(rollouts)
         self._learn(phase, rollouts.episodes, meter)
         self.rollouts.drop_oldest()  # those of this step, which until here were kept for a checkpoint
-        self.stores = {name: store.with_episodes(rollouts.episodes, step) for name, store in self.stores.items()}
+        self.stores = {name: store_after(name, store, rollouts.episodes, step) for name, store in self.stores.items()}
         meter.add_stores(self.stores)
         if self.recipe.has_ramp:
             meter.add_share(self.recipe.share_at(step + 1, self.stores))
@@ -359,8 +360,10 @@ class CoTrainer:
             annotated = self._make_samples(name, traces)
         with meter.stage("credit"):  # gives the samples their advantages
             batch = Batch(samples=annotated, updates=version, planned=planned)
+            fields = fields_of_object(algorithm)
             returned = algorithm.credit(batch, self.algorithm_states[name])
             credit, self.algorithm_states[name] = check_credit(algorithm, returned)
+            check_unchanged(algorithm, fields)
         with meter.stage("reference"):
             samples = self._with_reference(name, credit.samples)
             # An engine with weights of its own may give other log-probabilities than the learner. A sample whose
@@ -578,7 +581,9 @@ class CoTrainer:
             "algorithms": dict(self.algorithm_states),
         }
         if self.stores:
-            state["stores"] = {name: store.state() for name, store in self.stores.items()}
+            state["stores"] = {
+                name: complete_state(name, store, self.recipe.stores[name]) for name, store in self.stores.items()
+            }
         return state
 
     def load(

@@ -3,8 +3,9 @@ an advantage function that returned None, a phase where a schedule was expected,
 of several numbers. Each is one line now, which names the part and says what it was to be."""
 
 import random
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,8 +17,10 @@ from cotrain.config.evaluation import Evaluation
 from cotrain.config.policies import trainable
 from cotrain.config.recipe import Objective, check_problems
 from cotrain.config.schedule import Phase, Schedule, alternate, constant_schedule
+from cotrain.core.seeding import rng_of
 from cotrain.core.signals import OUTCOME, gives
 from cotrain.core.types import Grade, Sampling, StepVerdicts, Task, has_split
+from cotrain.metrics.alarms import check_rows
 from cotrain.metrics.heldout import measure_solver
 from cotrain.recipes.grpo import grpo
 from cotrain.rollout.protocols import solve
@@ -331,3 +334,118 @@ def test_a_source_is_looked_at_before_the_run(source, expected):
 def test_a_source_that_raises_keyerror_has_no_further_splits():
     """It ended a run after all of its training, when further splits were measured."""
     assert not has_split(TwoSplits(), "ood_length")
+
+
+class Remembers(Learn):
+    """It keeps a count on itself, where no checkpoint finds it."""
+
+    def __init__(self):
+        self.batches = 0
+
+    def credit(self, batch, state):
+        self.batches += 1
+        return super().credit(batch, state)
+
+
+def test_an_algorithm_that_remembers_on_its_own_fields():
+    with refuses("E_ALGORITHM_CHANGED_ITSELF: self.batches"):
+        CoTrainer(recipe_with(Remembers())).step()
+
+
+class Forgets(Learn):
+    """Its samples keep the advantages with which they come: zeros."""
+
+    def credit(self, batch, state):
+        return Credit(samples=batch.samples, metrics={}), state
+
+
+def test_a_loss_that_moves_nothing_is_told():
+    """Advantages that were never set made updates of zero, which were counted as updates."""
+    row = CoTrainer(recipe_with(Forgets())).step().row
+    assert row["generator/updates"] == 1
+    (alarm,) = check_rows([row], finished=True)
+    assert alarm.band == "no gradient" and "'generator'" in alarm.advice
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A store that counts episodes. ``fault``: what is wrong with it."""
+
+    n: int = 0
+    fault: str = ""
+
+    def with_episodes(self, episodes, step):
+        if self.fault == "returns nothing":
+            return None
+        if self.fault == "in place":
+            object.__setattr__(self, "n", self.n + len(episodes))
+            return self
+        return replace(self, n=self.n + len(episodes))
+
+    def metrics(self):
+        return [self.n] if self.fault == "metrics" else {"n": float(self.n)}
+
+    def state(self):
+        return {} if self.fault == "state" else {"n": self.n}
+
+    def restore_state(self, state):
+        return replace(self, n=state.get("n", 0))
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        ("returns nothing", "E_STORE_RETURNED"),
+        ("in place", "E_STORE_CHANGED_IN_PLACE"),
+        ("metrics", "E_STORE_METRICS"),
+        ("state", "E_STORE_STATE_INCOMPLETE"),
+    ],
+    ids=["none", "in-place", "metrics", "state"],
+)
+def test_a_store_that_would_lose_something(fault, code):
+    trainer = CoTrainer(recipe_with(stores={"seen": Counter(fault=fault)}))
+    with refuses(code, names=("'seen'", "Counter")):
+        trainer.step()
+        trainer.state()
+
+
+def test_a_store_of_ones_own_is_restored():
+    recipe = recipe_with(stores={"seen": Counter()})
+    trainer = CoTrainer(recipe)
+    trainer.step()
+    assert trainer.state()["stores"] == {"seen": {"n": 4}}
+
+
+def test_a_store_without_its_methods_is_refused_when_the_recipe_is_built():
+    class Half:
+        def with_episodes(self, episodes, step):
+            return self
+
+    with refuses("E_STORE_KIND: metrics and state and restore_state"):
+        recipe_with(stores={"seen": Half()})
+
+
+@pytest.mark.parametrize("draw", [random.random, np.random.rand], ids=["random", "numpy"])
+def test_a_protocol_that_draws_from_a_shared_generator_is_told(draw, capsys, monkeypatch):
+    """Its rewards were others in every run of the same command, without a word."""
+    monkeypatch.setattr("cotrain.rollout.runner._NOTED", [])
+
+    @gives(OUTCOME.to("solver"))
+    async def drawn(task, roles):
+        turn = await roles.solver(problem=task.prompt)
+        turn.reward(OUTCOME, float(draw()))
+
+    trainer = CoTrainer(recipe_with(protocol=drawn))
+    trainer.step()
+    trainer.step()
+    assert capsys.readouterr().err.count("rng_of('any name', turn.id)") == 1
+
+
+def test_a_protocol_that_draws_by_address_is_not_told(capsys):
+    @gives(OUTCOME.to("solver"))
+    async def addressed(task, roles):
+        turn = await roles.solver(problem=task.prompt)
+        turn.reward(OUTCOME, rng_of("mine", turn.id).random())
+
+    CoTrainer(recipe_with(protocol=addressed)).step()
+    assert "generator" not in capsys.readouterr().err
