@@ -594,8 +594,7 @@ class CoTrainer:
     ) -> None:
         """Restore what ``state`` gave, and the policies' tensors. ``rollouts_ahead``: what ``rollouts.state`` gave, the
         rollouts that were collected and not learned from yet."""
-        fields = (*STATE_FIELDS, "stores") if self.stores else STATE_FIELDS
-        saved = require_fields(state, fields, owner="run")
+        saved = require_fields(state, state_fields(self.recipe), owner="run")
         self.policies.load(saved["policies"], tensors)
         self.algorithm_states = require_fields(saved["algorithms"], self.recipe.objectives, owner="run's algorithms")
         if self.stores:
@@ -661,6 +660,11 @@ def _close_protocol_resources(phase: Phase) -> None:
         close = getattr(option, "close", None)
         if callable(close):
             close()
+
+
+def state_fields(recipe: Recipe) -> tuple[str, ...]:
+    """The fields of a trainer's state: a run whose recipe has stores keeps these too."""
+    return (*STATE_FIELDS, "stores") if recipe.stores else STATE_FIELDS
 
 
 def require_fields(state: Mapping[str, Any], names: Iterable[str], *, owner: str) -> dict[str, Any]:
