@@ -69,7 +69,18 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from cotrain.algorithms.class_balance import ClassBalance, Counts
-from cotrain.algorithms.contract import Batch, BatchTotals, Credit, Loss, MicroBatch, Needs, Sample
+from cotrain.algorithms.contract import (
+    Batch,
+    BatchTotals,
+    Credit,
+    Loss,
+    MicroBatch,
+    Needs,
+    Sample,
+    check_edited,
+    check_row,
+    check_token_losses,
+)
 from cotrain.algorithms.functional.advantages import group_is_flat, group_mean_std, leave_one_out, reward_to_go
 from cotrain.algorithms.functional.late_torch import torch  # imported at first use, so that recipes load fast
 from cotrain.algorithms.functional.policy_losses import (
@@ -91,7 +102,6 @@ from cotrain.algorithms.policy_loss import (
     ratio_metrics,
     with_unit_ratio,
 )
-from cotrain.algorithms.returned import check_edited, check_row, check_token_losses
 from cotrain.algorithms.running_mean import Baselines, RunningMean
 from cotrain.algorithms.samples import (
     ADVANTAGE_MIXES,

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cotrain.algorithms.contract import Algorithm
-from cotrain.algorithms.returned import check_algorithm
+from cotrain.algorithms.contract import Algorithm, check_algorithm
 from cotrain.config.evaluation import Evaluation
 from cotrain.config.policies import Policy, Program, samples_in_int8
 from cotrain.config.schedule import Phase, Schedule
@@ -22,7 +21,6 @@ from cotrain.core.types import COLDEST, UNLABELLED, Sampling, Store, Task, TaskS
 from cotrain.core.verbosity import count_of
 from cotrain.prompts.templates import fields_of
 from cotrain.rollout.role import Role
-from cotrain.rollout.stores import missing_methods
 
 RAMP = "ramp"  # name of the store of an adaptive ramp (``data/curriculum.py: AdaptiveRamp``)
 OPTIONAL_SPLITS = ("ood_length", "ood_template")  # splits that are measured only if a source has them
@@ -347,6 +345,10 @@ def _check_phases(recipe: Recipe) -> None:
 
 def _check_stores(recipe: Recipe) -> None:
     """Raise ConfigError for a store without the methods of one, and for another one by the name of the ramp's."""
+    if not recipe.stores:
+        return
+    from cotrain.rollout.stores import missing_methods  # most runs have no store
+
     for name, store in recipe.stores.items():
         if name == RAMP and not hasattr(store, "share"):
             raise ConfigError(

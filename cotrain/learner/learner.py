@@ -26,8 +26,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from cotrain.algorithms.contract import ContextTokens, LossTerm, PolicyClient, Sequences, UpdateReport
-from cotrain.algorithms.returned import check_loss_value
+from cotrain.algorithms.contract import ContextTokens, LossTerm, PolicyClient, Sequences, UpdateReport, check_loss_value
 from cotrain.core.errors import ConfigError, StateError
 from cotrain.core.types import State, take_fields
 from cotrain.learner.batching import PlannedTerm, collate, full_sequences, move_to, plan_update

@@ -21,10 +21,12 @@ from cotrain.algorithms.contract import (
     LossTerm,
     Sample,
     UpdateReport,
+    check_credit,
+    check_unchanged,
+    fields_of_object,
     split_context,
 )
 from cotrain.algorithms.policy_loss import LOOSE, with_ratio_bounds
-from cotrain.algorithms.returned import check_credit, check_unchanged, fields_of_object
 from cotrain.algorithms.samples import sample_of, token_limit
 from cotrain.config.evaluation import held_out
 from cotrain.config.policies import samples_in_int8
@@ -41,7 +43,6 @@ from cotrain.metrics.steps import flops_of
 from cotrain.rollout.event_loop import EngineEventLoop
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import BatchProgress, RolloutRunner
-from cotrain.rollout.stores import complete_state, store_after
 from cotrain.trainer.async_rollouts import (
     Overlap,
     RolloutBatch,
@@ -233,7 +234,7 @@ class CoTrainer:
         meter.add_rollouts(rollouts)
         self._learn(phase, rollouts.episodes, meter)
         self.rollouts.drop_oldest()  # those of this step, which until here were kept for a checkpoint
-        self.stores = {name: store_after(name, store, rollouts.episodes, step) for name, store in self.stores.items()}
+        self.stores = self._stores_after(rollouts.episodes, step)
         meter.add_stores(self.stores)
         if self.recipe.has_ramp:
             meter.add_share(self.recipe.share_at(step + 1, self.stores))
@@ -243,6 +244,14 @@ class CoTrainer:
         self.seconds += sum(result.seconds.values())
         self.finished_steps += 1
         return result
+
+    def _stores_after(self, episodes: Sequence[Episode], step: int) -> dict[str, Store]:
+        """The stores as they are after a step with these episodes."""
+        if not self.stores:
+            return {}
+        from cotrain.rollout.stores import store_after  # most runs have no store
+
+        return {name: store_after(name, store, episodes, step) for name, store in self.stores.items()}
 
     def _begin_measuring(self, step: int, phase: Phase) -> StepMeter:
         """The meter of a step that begins."""
@@ -581,6 +590,8 @@ class CoTrainer:
             "algorithms": dict(self.algorithm_states),
         }
         if self.stores:
+            from cotrain.rollout.stores import complete_state
+
             state["stores"] = {
                 name: complete_state(name, store, self.recipe.stores[name]) for name, store in self.stores.items()
             }
