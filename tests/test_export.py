@@ -16,6 +16,7 @@ from cotrain.core.errors import ModelError
 from cotrain.models.heads import ValueModel, reward_model
 from cotrain.models.load import load_model, resolve_model
 from cotrain.recipes.cooper import cooper
+from cotrain.recipes.proposer_solver import proposer_solver
 from cotrain.recipes.tango import tango
 from cotrain.runs import opening
 from cotrain.runs.changes import rebuild_recipe
@@ -67,6 +68,15 @@ def test_only_the_policy_asked_for_is_loaded(tmp_path):
         export_policy(tmp_path / "run", "verifier", tmp_path / "verifier")
     exported = load_policy(tmp_path / "run", rebuild_recipe(tmp_path / "run"), "generator")
     assert exported.handle.name == "generator" and set(exported.updates) == {"generator", "verifier"}
+
+
+def test_a_run_that_keeps_a_store_is_exported(tmp_path):
+    """Its checkpoint has one field more, for which every export and push of such a run was refused."""
+    recipe = proposer_solver(steps=1, **SMALL)
+    assert recipe.stores
+    api.run(override(recipe, BRIEF), tmp_path / "run")
+    out = export_policy(tmp_path / "run", "solver", tmp_path / "solver")
+    assert (out / "model.safetensors").is_file()
 
 
 def test_a_frozen_base_of_adapters_is_exported_without_them(tmp_path):

@@ -69,7 +69,18 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from cotrain.algorithms.class_balance import ClassBalance, Counts
-from cotrain.algorithms.contract import Batch, BatchTotals, Credit, Loss, MicroBatch, Needs, Sample
+from cotrain.algorithms.contract import (
+    Batch,
+    BatchTotals,
+    Credit,
+    Loss,
+    MicroBatch,
+    Needs,
+    Sample,
+    check_edited,
+    check_row,
+    check_token_losses,
+)
 from cotrain.algorithms.functional.advantages import group_is_flat, group_mean_std, leave_one_out, reward_to_go
 from cotrain.algorithms.functional.late_torch import torch  # imported at first use, so that recipes load fast
 from cotrain.algorithms.functional.policy_losses import (
@@ -108,6 +119,7 @@ from cotrain.algorithms.samples import (
     usable_samples,
     weight_at,
 )
+from cotrain.core.arguments import check_called_with
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import Signal
 from cotrain.core.types import State
@@ -276,7 +288,7 @@ class PolicyLossOptions:
         logprobs = predictions  # other algorithms of this interface predict values or scores
         mask = batch.mask
 
-        token_losses, observed = self.loss(logprobs, batch)
+        token_losses, observed = check_token_losses(self.loss, self.loss(logprobs, batch), mask)
         is_masked = outside_bounds(logprobs, batch)  # [B] bool
         if is_masked is not None:
             # The loss is computed again, with ratio 1 in the samples that are masked; ``observed`` keeps their ratio.
@@ -318,6 +330,16 @@ class PolicyLossOptions:
         )
 
 
+def check_kl_term(name: str, kl: object) -> None:
+    """Raise ConfigError for a KL term that is none, such as its weight alone."""
+    if kl is not None and not isinstance(kl, KLPenalty):
+        raise ConfigError(
+            f"{name}: kl is {kl!r}; expected a term with the name of its reference policy, such as "
+            "KLPenalty('reference', 0.001), or run.kl_penalty() in a recipe",
+            code="E_KL_NOT_TERM",
+        )
+
+
 def check_loss(loss: TokenLoss, normalise: Normalise = "token", constant: float | None = None) -> None:
     """Raise ConfigError unless ``PolicyLossOptions`` can work with these."""
     if not callable(loss):
@@ -325,6 +347,7 @@ def check_loss(loss: TokenLoss, normalise: Normalise = "token", constant: float 
             f"loss is {loss!r}, expected a function such as PPOClip(0.2, 0.2) or one of algorithms/policy_loss.py",
             code="E_LOSS_NOT_FUNCTION",
         )
+    check_called_with("loss", loss, "logprobs", "batch")
     if normalise not in NORMALISES:
         raise UnknownName("normalise", normalise, NORMALISES)
     if (normalise == "constant") != (constant is not None):
@@ -418,11 +441,14 @@ class PolicyGradient(PolicyLossOptions):
             check_rewards(name, self.reward_weights)
         check_step_scale(self.step_scale)
         check_loss(self.loss, self.normalise, self.constant)
+        check_kl_term(name, self.kl)
         if self.advantage is not None and not callable(self.advantage):
             raise ConfigError(
                 f"{name}: advantage is {self.advantage!r}, expected a function such as z_score, or None",
                 code="E_ADVANTAGE_NOT_FUNCTION",
             )
+        if self.advantage is not None:
+            check_called_with(f"{name}: advantage", self.advantage, "values", "group_ids")
         if self.advantage_mix not in ADVANTAGE_MIXES:
             raise UnknownName("advantage_mix", self.advantage_mix, ADVANTAGE_MIXES)
         if self.balance is not None and self.balance.class_label in self.reward_weights:
@@ -489,7 +515,7 @@ class PolicyGradient(PolicyLossOptions):
         samples, unusable = usable_samples(batch.samples, self.reward_weights)
         dropped = Counter(unusable)  # reason → number of samples
         for edit in self.edit_before:
-            samples, left_out = edit(samples)
+            samples, left_out = check_edited(edit, edit(samples))
             dropped.update(left_out)
         group_ids, n_groups = index_groups(samples)
 
@@ -524,7 +550,7 @@ class PolicyGradient(PolicyLossOptions):
             if sample.role not in self.baseline_roles
         ]
         for edit in self.edit_after:
-            learned, left_out = edit(learned)
+            learned, left_out = check_edited(edit, edit(learned))
             dropped.update(left_out)
 
         # 5. Class weights: from the class frequencies of all samples, on those that are learned from.
@@ -587,7 +613,8 @@ class PolicyGradient(PolicyLossOptions):
             values, baselines = self.baseline.subtract_from(values, keys, episodes, baselines)
         if self.advantage is not None:
             group_of_reward = rewards.gather_from_samples(group_ids)
-            values = self.advantage(values, group_of_reward)
+            advantages_of_rewards = self.advantage(values, group_of_reward)
+            values = check_row(self.advantage, advantages_of_rewards, len(values), "rewards")
 
         # One [T] per sample: each reward's advantage on the token that the reward is placed on, 0 elsewhere.
         placed = put_on_tokens(samples, rewards, values)
@@ -598,7 +625,8 @@ class PolicyGradient(PolicyLossOptions):
         if self.over_batch is not None and with_value:
             lengths = [len(advantages[i]) for i in with_value]
             joined = torch.cat([advantages[i] for i in with_value])  # all tokens of the batch, in one row
-            rescaled = self.over_batch(joined).split(lengths)
+            rescaled_tokens = check_row(self.over_batch, self.over_batch(joined), len(joined), "tokens")
+            rescaled = rescaled_tokens.split(lengths)
             for i, row in zip(with_value, rescaled, strict=True):
                 advantages[i] = row
         return advantages, baselines

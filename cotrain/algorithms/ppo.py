@@ -19,7 +19,13 @@ from cotrain.algorithms.functional.advantages import whiten
 from cotrain.algorithms.functional.late_torch import torch
 from cotrain.algorithms.functional.reductions import Normalise, masked_sum, reduce_loss
 from cotrain.algorithms.functional.values import gae, value_loss
-from cotrain.algorithms.policy_gradient import PolicyLossOptions, check_loss, has_other_terms, uses_ratio
+from cotrain.algorithms.policy_gradient import (
+    PolicyLossOptions,
+    check_kl_term,
+    check_loss,
+    has_other_terms,
+    uses_ratio,
+)
 from cotrain.algorithms.samples import (
     RewardWeights,
     StepScale,
@@ -49,6 +55,7 @@ class PPO(PolicyLossOptions):
     def __post_init__(self) -> None:
         _check_settings(type(self).__name__, self.reward_weights, self.step_scale, self.gamma, self.lam)
         check_loss(self.loss, self.normalise, self.constant)
+        check_kl_term(type(self).__name__, self.kl)
 
     def needs(self) -> Needs:
         return Needs(

@@ -163,6 +163,12 @@ def token_limit(trace: Trace, max_tokens: int, stop_ids: Collection[int]) -> int
 
 def check_rewards(owner: str, rewards: RewardWeights) -> None:
     """Raise ConfigError unless these are weights of signals, all at least 0 and one above 0."""
+    if not isinstance(rewards, Mapping):
+        raise ConfigError(
+            f"{owner}: reward_weights is {rewards!r}; expected the weight of each signal, as in "
+            "reward_weights={OUTCOME: 1.0}",
+            code="E_REWARD_WEIGHTS_NOT_MAPPING",
+        )
     if not rewards:
         raise ConfigError(
             f"{owner}: reward_weights names no signal; expected for example reward_weights={{OUTCOME: 1.0}}",
@@ -175,14 +181,14 @@ def check_rewards(owner: str, rewards: RewardWeights) -> None:
                 f"{owner}: reward_weights names {signal!r}; expected a signal, as in reward_weights={{OUTCOME: 1.0}}",
                 code="E_REWARD_NOT_SIGNAL",
             )
-        weights = (weight.start, weight.end) if isinstance(weight, Anneal) else (float(weight),)
-        if not all(0.0 <= value < math.inf for value in weights):
+        weights = (weight.start, weight.end) if isinstance(weight, Anneal) else (weight,)
+        if not all(isinstance(value, int | float) and 0.0 <= value < math.inf for value in weights):
             raise ConfigError(
                 f"{owner}: the weight of reward {signal.name!r} is {weight}, expected a number of at least 0; what "
                 "shall be avoided gets a negative reward from the protocol",
                 code="E_REWARD_WEIGHT",
             )
-        start_and_end_weights += weights
+        start_and_end_weights += map(float, weights)
 
     if not any(start_and_end_weights):
         raise ConfigError(

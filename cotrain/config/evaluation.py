@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cotrain.core.arguments import bound_options
+from cotrain.core.errors import ConfigError
 from cotrain.core.types import RolloutFn, Task, TaskSource
 from cotrain.metrics.heldout import Measure
 
@@ -40,10 +41,27 @@ class Evaluation:
     # "solver/greedy"; "" for the last state.
     best: str = ""
 
+    def __post_init__(self) -> None:
+        are_functions = isinstance(self.measures, tuple | list) and all(map(callable, self.measures))
+        if not are_functions:
+            raise ConfigError(
+                f"measures is {shown_measures(self.measures)}; expected functions in a tuple, as in "
+                "measures=(measure_solver('solver', 8),)",
+                code="E_MEASURES_NOT_TUPLE",
+            )
+
     @property
     def options(self) -> Mapping[str, Any]:
         """The options that are bound to the protocol, for display."""
         return bound_options(self.protocol)
+
+
+def shown_measures(measures: Any) -> str:
+    """What was given in the place of measures, in few words."""
+    if isinstance(measures, tuple | list):
+        wrong = next(measure for measure in measures if not callable(measure))
+        return f"a {type(measures).__name__} with {wrong!r} in it"
+    return f"a {type(measures).__name__}"
 
 
 def held_out(source: TaskSource, split: str, count: int, seed: int) -> list[Task]:

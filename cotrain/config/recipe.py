@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cotrain.algorithms.contract import Algorithm
+from cotrain.algorithms.contract import Algorithm, check_algorithm
 from cotrain.config.evaluation import Evaluation
 from cotrain.config.policies import Policy, Program, samples_in_int8
 from cotrain.config.schedule import Phase, Schedule
-from cotrain.core.arguments import bound_function, check_protocol
-from cotrain.core.errors import ConfigError, DataError, unknown_message
+from cotrain.core.arguments import bound_function, check_kind, check_name_list, check_protocol
+from cotrain.core.errors import ConfigError, DataError, UnknownName, error_text, unknown_message
 from cotrain.core.signals import Signal, declared_by
-from cotrain.core.types import COLDEST, UNLABELLED, Sampling, Store, TaskSource, has_split
+from cotrain.core.types import COLDEST, UNLABELLED, Sampling, Store, Task, TaskSource, has_split
 from cotrain.core.verbosity import count_of
 from cotrain.prompts.templates import fields_of
 from cotrain.rollout.role import Role
@@ -35,6 +35,11 @@ class Objective:
     algorithm: Algorithm
     weight: float = 1.0  # weight of its loss among the objectives of the same policy
     extra_roles: tuple[str, ...] = ()  # roles trained on in the same groups, such as one that refines answers
+
+    def __post_init__(self) -> None:
+        check_kind("Objective: policy", self.policy, str, "the name that the policy has in `policies`")
+        check_kind("Objective: role", self.role, str, "the name that the role has in `roles`")
+        check_name_list("Objective: extra_roles", self.extra_roles)
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -92,6 +97,7 @@ class Recipe:
                 "name, get, size and describe, such as word_problems() or task_source('jsonl', 'questions.jsonl')",
                 code="E_TASKS_NOT_SOURCE",
             )
+        _check_parts(self)
         _check_numbers(self)
         _check_names(self)
         _check_roles(self)
@@ -161,6 +167,20 @@ class Recipe:
         """Policies that get a new optimiser before this step (``Schedule.due_for_new_optimizer``)."""
         policy_of_objective = {name: objective.policy for name, objective in self.objectives.items()}
         return self.schedule.due_for_new_optimizer(step, policy_of_objective)
+
+
+def _check_parts(recipe: Recipe) -> None:
+    """Raise ConfigError for a part of another kind than it is to be, such as a phase where a schedule is expected."""
+    where = f"recipe {recipe.name!r}"
+    for name, role in recipe.roles.items():
+        check_kind(f"{where}: role {name!r}", role, Role, "Role(policy=…, prompt=…, …) or one of common_roles")
+    for name, policy in recipe.policies.items():
+        check_kind(f"{where}: policy {name!r}", policy, Policy, "a policy, such as run.learner() or frozen(run.model)")
+    for name, objective in recipe.objectives.items():
+        check_kind(f"{where}: objective {name!r}", objective, Objective, "Objective(policy=…, role=…, algorithm=…)")
+        check_algorithm(f"objective {name!r}", objective.algorithm)
+    check_kind(f"{where}: schedule", recipe.schedule, Schedule, "constant_schedule(…) or alternate(…)")
+    check_kind(f"{where}: evaluation", recipe.evaluation, Evaluation, "Evaluation(protocol=…, measures=…)")
 
 
 def _check_evaluation(recipe: Recipe) -> set[str]:
@@ -325,6 +345,10 @@ def _check_phases(recipe: Recipe) -> None:
 
 def _check_stores(recipe: Recipe) -> None:
     """Raise ConfigError for a store without the methods of one, and for another one by the name of the ramp's."""
+    if not recipe.stores:
+        return
+    from cotrain.rollout.stores import missing_methods  # most runs have no store
+
     for name, store in recipe.stores.items():
         if name == RAMP and not hasattr(store, "share"):
             raise ConfigError(
@@ -332,11 +356,12 @@ def _check_stores(recipe: Recipe) -> None:
                 f"{type(store).__name__}; give it another name",
                 code="E_STORE_NAME",
             )
-        if not callable(getattr(store, "with_episodes", None)):
-            kind = type(store).__name__
-            expected = "one with the methods of cotrain.rollout.stores, such as TaskPool()"
+        missing = missing_methods(store)
+        if missing:
             raise ConfigError(
-                f"recipe {recipe.name!r}: store {name!r} is a {kind}; expected {expected}", code="E_STORE_KIND"
+                f"recipe {recipe.name!r}: store {name!r} is a {type(store).__name__}, without {' and '.join(missing)}; "
+                "expected one with the methods of cotrain.rollout.stores, such as TaskPool()",
+                code="E_STORE_KIND",
             )
 
 
@@ -531,12 +556,44 @@ def check_problems(recipe: Recipe) -> None:
     if recipe.evaluate_every:
         needed.append("validation")
     for split in needed:
+        _check_split(recipe.tasks, split)
         if recipe.tasks.size(split) == 0:
             raise DataError(f"tasks {recipe.tasks.name!r}: {_why_empty(recipe.tasks, split)}", code="E_SPLIT_EMPTY")
     for split in recipe.evaluation.splits:
         if split not in OPTIONAL_SPLITS:
             recipe.tasks.size(split)  # raises UnknownName for a split that the source does not have
     _check_step_is_filled(recipe)
+
+
+def _check_split(tasks: TaskSource, split: str) -> None:
+    """Raise UnknownName for a split that a source does not have, ConfigError for one whose problems are no tasks, or
+    are others each time that they are asked for."""
+    try:
+        size = tasks.size(split)
+    except UnknownName:
+        raise
+    except LookupError as error:
+        raise ConfigError(
+            f"tasks {tasks.name!r}: size({split!r}) raised {error_text(error)}; expected a number of problems, or None "
+            "for an endless split (every source has train, validation and test)",
+            code="E_SOURCE_SPLIT",
+        ) from error
+    if size == 0:
+        return
+    first = tasks.get(split, 0)
+    if not isinstance(first, Task):
+        raise ConfigError(
+            f"tasks {tasks.name!r}: get({split!r}, 0) returned a {type(first).__name__}; expected Task(id=…, "
+            "prompt=…, gold=…, …)",
+            code="E_SOURCE_NOT_TASK",
+        )
+    again = tasks.get(split, 0)
+    if (first.prompt, first.gold) != (again.prompt, again.gold):
+        raise ConfigError(
+            f"tasks {tasks.name!r}: get({split!r}, 0) gave two different problems, and a resumed run would train on "
+            f"others; draw them with rng_of({tasks.name!r}, split, index) instead of a global generator",
+            code="E_SOURCE_NOT_REPEATABLE",
+        )
 
 
 def _why_empty(tasks: TaskSource, split: str) -> str:

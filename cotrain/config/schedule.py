@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
-from cotrain.core.arguments import bound_function, bound_options, option_names
+from cotrain.core.arguments import bound_function, bound_options, check_kind, check_name_list, option_names
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.seeding import permuted_index, seed_of
 from cotrain.core.types import RolloutFn, Task, TaskSource
@@ -37,6 +37,10 @@ class Phase:
     # log-probabilities of the next one are computed; (): all at once.
     in_turn: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        for label, names in (("objectives", self.objectives), ("stores", self.stores), ("in_turn", self.in_turn)):
+            check_name_list(f"phase {self.name!r}: {label}", names)
+
     @property
     def options(self) -> Mapping[str, Any]:
         """The options that are bound to the protocol, for display."""
@@ -52,6 +56,7 @@ class Schedule:
     warmup: tuple[tuple[str, int], ...] = ()  # (name of a phase, steps)
 
     def __post_init__(self) -> None:
+        check_name_list("schedule: cycle", self.cycle)
         names = [phase.name for phase in self.phases]
         if len(set(names)) != len(names):
             raise ConfigError(f"two phases have one name: {names}", code="E_PHASE_TWICE")
@@ -208,6 +213,11 @@ def _raise_misplaced(protocol: RolloutFn, keyword: str) -> NoReturn:
 
 def alternate(*phases: Phase, ratio: tuple[int, ...], warmup: Mapping[str, int] | None = None) -> Schedule:
     """Each phase for its number of steps in ``ratio``, in turn; before that, warm-up phases by name."""
+    for phase in phases:
+        check_kind("alternate: a phase", phase, Phase, "alternate(Phase(…), Phase(…), ratio=(3, 1))")
+    check_kind("alternate: ratio", ratio, (tuple, list), "the steps of each phase in a tuple, as in ratio=(3, 1)")
+    if warmup is not None:
+        check_kind("alternate: warmup", warmup, Mapping, "steps by the name of a phase, as in {'verifier': 20}")
     if len(ratio) != len(phases) or any(steps < 0 for steps in ratio) or not any(ratio):
         raise ConfigError(
             f"schedule: ratio {ratio} needs one whole number >= 0 for each of {len(phases)} phases, not all 0",

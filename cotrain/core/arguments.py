@@ -195,6 +195,26 @@ def _check_option_names(
         )
 
 
+def check_kind(where: str, value: Any, kind: type | tuple[type, ...], expected: str) -> None:
+    """Raise ConfigError for a part of a recipe that is of another kind than ``kind``. ``expected``: how such a part is
+    written, for the message."""
+    if isinstance(value, kind):
+        return
+    is_plain = isinstance(value, str | int | float | None)
+    value_text = repr(value) if is_plain else f"a {type(value).__name__}"
+    raise ConfigError(f"{where} is {value_text}; expected {expected}", code="E_PART_KIND")
+
+
+def check_name_list(where: str, names: Any) -> None:
+    """Raise ConfigError for a text where several names are expected: ``("solver")`` is the text "solver", and without
+    this check each of its letters would be taken for a name."""
+    is_list = isinstance(names, tuple | list)
+    if is_list and all(isinstance(name, str) for name in names):
+        return
+    example = f"({names!r},)" if isinstance(names, str) else "('solver',)"
+    raise ConfigError(f"{where} is {names!r}; expected names in a tuple, as in {example}", code="E_NAMES_NOT_TUPLE")
+
+
 def at_least(least: int, where: str, **sizes: int) -> None:
     """Raise ConfigError for the first of ``sizes`` that is smaller than ``least``. A least size of 2 and more is that
     of a group, and the message says why."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import sys
 from dataclasses import dataclass, replace
 
 Part = str | int | float | bool | None
@@ -31,6 +32,17 @@ def seed_of(*parts: Part) -> int:
 def rng_of(*parts: Part) -> random.Random:
     """A Python generator that belongs to these coordinates alone; use it and throw it away."""
     return random.Random(seed_of(*parts))
+
+
+def global_draws() -> tuple[object, ...]:
+    """The state of the generators that a process shares, Python's and numpy's: equal at two moments if nobody drew from
+    them in between. Nothing of cotrain's does."""
+    states: list[object] = [random.getstate()]
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        _, words, place, *_ = numpy.random.get_state()
+        states.append((words.tobytes(), place))
+    return tuple(states)
 
 
 def permuted_index(index: int, size: int, key: int) -> int:

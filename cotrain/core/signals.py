@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
-from cotrain.core.arguments import bound_function
+from cotrain.core.arguments import bound_function, check_name_list
 from cotrain.core.errors import ConfigError
 from cotrain.core.nearest_names import nearest_name
 
@@ -113,6 +113,8 @@ def gives(*signals: Signal, once: tuple[str, ...] = ()) -> Callable[[RolloutFnT]
             raise ConfigError(
                 f"@gives names {signal!r}; expected signals, as in @gives(OUTCOME.to('solver'))", code="E_NOT_SIGNAL"
             )
+
+    check_name_list("@gives: once", once)
 
     def attach_signals(protocol: RolloutFnT) -> RolloutFnT:
         protocol.gives = DeclaredSignals(protocol.__name__, signals, once)  # type: ignore[attr-defined]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from cotrain.core.errors import StateError, UnknownName
+from cotrain.core.errors import ConfigError, StateError
 from cotrain.core.seeding import Address
 
 
@@ -43,6 +43,14 @@ class Grade:
     value: bool | None
     reason: str | None = None  # a short fixed phrase, always set when value is None; with False it may say why
 
+    def __post_init__(self) -> None:
+        if self.value is not None and not isinstance(self.value, bool):
+            raise ConfigError(
+                f"Grade: value is {self.value!r}; expected True, False, or None with a reason (points for a part of an "
+                "answer are a reward of their own, which the protocol gives)",
+                code="E_GRADE_VALUE",
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepVerdicts:
@@ -66,8 +74,45 @@ class Grader(Protocol):
         ...
 
     def grade_steps(self, task: Task, steps: tuple[str, ...]) -> StepVerdicts | None:
-        """Judge each step's text; None when this source has no oracle."""
+        """Judge each step's text; None when this source has no oracle. A grader that never has one may leave this
+        method out."""
         ...
+
+
+def check_grade(grader: object, returned: Any) -> Grade:
+    """What a grader returned. Raises ConfigError for anything but a Grade: it may be a user's own."""
+    if isinstance(returned, Grade):
+        return returned
+    hint = ""
+    if isinstance(returned, Coroutine):
+        returned.close()
+        hint = ", or with the name `agrade` if it is to be async"
+    raise ConfigError(
+        f"grader {type(grader).__name__} returned {_short(returned)}; expected Grade(value=True), Grade(value=False), "
+        f"or Grade(value=None, reason='…') where it cannot say{hint}",
+        code="E_GRADER_RETURNED",
+    )
+
+
+def check_step_verdicts(grader: object, returned: Any, steps: tuple[str, ...]) -> StepVerdicts | None:
+    """What a grader said of ``steps``. Raises ConfigError for anything but a verdict on each of them, or None."""
+    if returned is None:
+        return None
+    if isinstance(returned, StepVerdicts) and len(returned.ok) == len(steps):
+        return returned
+    returned_text = _short(returned)
+    if isinstance(returned, StepVerdicts):
+        returned_text = f"{len(returned.ok)} verdicts"
+    raise ConfigError(
+        f"grade_steps of grader {type(grader).__name__} returned {returned_text} on {len(steps)} steps; expected "
+        "StepVerdicts(ok=…, reasons=…) with one of each for a step, or None",
+        code="E_GRADER_RETURNED",
+    )
+
+
+def _short(value: object) -> str:
+    is_plain = value is None or isinstance(value, bool | int | float | str)
+    return repr(value) if is_plain else f"a {type(value).__name__}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +152,21 @@ class Task:
     gradable: bool = True  # can anybody say whether an answer is right? If not, no metadata say so
     whole: bool = False  # is the whole response graded, as a program is, and not an answer in it
 
+    def __post_init__(self) -> None:
+        for name, value in (("id", self.id), ("prompt", self.prompt), ("gold", self.gold)):
+            is_missing_gold = name == "gold" and value is None
+            if not isinstance(value, str) and not is_missing_gold:
+                expected = "a text, or None where there is no answer" if name == "gold" else "a text"
+                raise ConfigError(f"Task {self.id!r}: {name} is {value!r}; expected {expected}", code="E_TASK_FIELD")
+
     def grade(self, text: str) -> Grade:
-        return self.grader.grade(self, text)
+        return check_grade(self.grader, self.grader.grade(self, text))
 
     def grade_steps(self, steps: tuple[str, ...]) -> StepVerdicts | None:
-        return self.grader.grade_steps(self, steps)
+        judge = getattr(self.grader, "grade_steps", None)
+        if judge is None:
+            return None
+        return check_step_verdicts(self.grader, judge(self, steps), steps)
 
 
 @runtime_checkable
@@ -136,10 +191,11 @@ class TaskSource(Protocol):
 
 
 def has_split(source: TaskSource, split: str) -> bool:
-    """True if a source has this split; not every one has out-of-distribution problems."""
+    """True if a source has this split; not every one has out-of-distribution problems. A source of the user's own may
+    raise KeyError for one that it does not have; UnknownName is a LookupError too."""
     try:
         source.size(split)
-    except UnknownName:
+    except LookupError:
         return False
     return True
 

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from cotrain.algorithms.contract import ContextTokens, LossTerm, PolicyClient, Sequences, UpdateReport
+from cotrain.algorithms.contract import ContextTokens, LossTerm, PolicyClient, Sequences, UpdateReport, check_loss_value
 from cotrain.core.errors import ConfigError, StateError
 from cotrain.core.types import State, take_fields
 from cotrain.learner.batching import PlannedTerm, collate, full_sequences, move_to, plan_update
@@ -374,6 +374,7 @@ class TorchLearner(PolicyClient):
             wants_entropy = term.algorithm.needs().entropy
             predictions, entropies = self.scorer.predict(move_to(inputs, device), entropy=wants_entropy)
             loss = term.algorithm.loss_of(predictions, entropies, move_to(batch, device), totals)
+            check_loss_value(term.algorithm, loss)
             forward_done = perf_counter()
 
             # Ranks with fewer micro-batches repeat one, since all must run the same number of passes. The repeated one

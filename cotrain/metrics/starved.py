@@ -33,6 +33,10 @@ KINDS = (  # name of the alarm, key of the table, when, steps in a row
     ("no spread", "{objective}/advantage/{signal}", "`advantage` of a channel is 0, from the first step on", 5),
     ("unreadable answers", "{role}/parse_failures", "`parse_failures` of a role is 1", 3),
     (
+        "no gradient", "{policy}/grad_norm",
+        "`grad_norm` of a policy is 0: it had samples, and its loss does not move it", 3,
+    ),
+    (
         "update skipped", "{policy}/skipped/{reason}",
         "a loss or gradient that is not finite; every one is told", 1,
     ),
@@ -44,6 +48,7 @@ DROPPED = "/dropped/"
 COVERAGE = "/coverage/"
 ADVANTAGE = "/advantage/"
 UNREAD = "/parse_failures"
+GRADIENT = "/grad_norm"
 ZERO_SPREAD = "zero_spread"  # why a sample was left out: its group has one reward
 FAILURES = "failures/"  # episodes and turns that failed, by reason
 
@@ -81,6 +86,8 @@ class StarvationMonitor:
                 self._count_objective(name, rows_by_owner.get(name, {}), rows_by_owner.get(FAILURES.rstrip("/"), {}))
             elif key.endswith(UNREAD) and key.count("/") == 1:
                 self._count_row("unreadable answers", key, row[key] == 1.0)
+            elif key.endswith(GRADIENT) and key.count("/") == 1:
+                self._count_row("no gradient", key, row[key] == 0.0)
             elif key.endswith(NON_FINITE_SUFFIX):
                 skips.append(self._skip_alarm(key))
         return skips + self._raise_alarms(ended=False)
@@ -174,6 +181,13 @@ class StarvationMonitor:
                 f"roles.{name}.sampling.max_tokens=N`, or mend its prompt."
             )
             return f"all of them, {times}", "some can be read", advice
+
+        if band == "no gradient":
+            advice = (
+                f"The loss of policy {name!r} does not move its weights: check that its algorithm gives samples "
+                "advantages other than 0, and that its loss depends on them and on the log-probabilities."
+            )
+            return f"0, {times}", "above 0", advice
 
         if band == "no such signal":
             advice = (

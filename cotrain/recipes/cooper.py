@@ -55,37 +55,17 @@ from cotrain import (
 )
 from cotrain.algorithms.reward_model import Pairwise, Pointwise
 from cotrain.core.arguments import Positive, Share, Weight
-from cotrain.core.notes import FINAL, SCORE
 from cotrain.core.shipped import SHIPPED_LANGUAGE_MODELS, SHIPPED_RATER
 from cotrain.core.signals import LABEL
 from cotrain.data.word_problems.corrupt import another_answer
 from cotrain.metrics.heldout import measure_solver_and_verifier
 from cotrain.rollout import common_roles
 from cotrain.rollout.protocols import attempts
+from cotrain.rollout.reviews import rate
 
 Learned = Literal["", "pair", "all"]  # labels for the reward model: none, one pair a problem, or every solution
 TRIES = 3  # corrupted solutions that are tried
 PROXY = Signal("proxy", meaning="what the reward model, or the rule, pays, in [0, 1]")
-
-
-async def ask_rater(task: Task, roles: Roles, solution: Turn, *, reference: bool) -> Turn:
-    """The reward model's turn on a solution. ``reference``: it sees the reference answer."""
-    reference_answer = (task.gold or "") if reference else ""
-    return await roles.rater(
-        parent=solution, problem=task.prompt, solution=solution.tagged_text, reference=reference_answer
-    )
-
-
-async def rate_solution(task: Task, roles: Roles, solution: Turn, *, reference: bool = True) -> Turn:
-    """The reward model's turn on a solution, with its verdict as findings and the truth as metadata. It fails where the
-    solution is too long for the reward model."""
-    rating = await ask_rater(task, roles, solution, reference=reference)
-    if rating.failed:
-        return rating
-    rating.add_finding(FINAL, rating.score > 0.0)
-    rating.add_finding(SCORE, rating.score_probability)
-    rating.add_metadata(CORRECT, CORRECT.require(solution))
-    return rating
 
 
 @gives(PROXY.to("solver"), LABEL.to("rater"))
@@ -107,7 +87,8 @@ async def solve_and_rate(
     misses.
     """
     solutions = await attempts(task, roles, samples)
-    ratings = await gather([rate_solution(task, roles, solution, reference=reference) for solution in solutions])
+    reference_answer = (task.gold or "") if reference else ""
+    ratings = await gather([rate(task, roles, solution, reference=reference_answer) for solution in solutions])
     accepted_solutions: list[tuple[Turn, Turn]] = []  # (solution, its rating), those that the rule accepts
     for solution, rating in zip(solutions, ratings, strict=True):
         draw = rng_of("overlooked", task.id, solution.id).random()  # the name stays, as it seeds the draw
@@ -129,7 +110,9 @@ async def solve_and_rate(
     if worse is not None:
         better_rating.reward(LABEL, 1.0)
         # Without a verdict: metrics of verdicts are about the generator's solutions.
-        worse_rating = await ask_rater(task, roles, worse, reference=reference)
+        worse_rating = await roles.rater(
+            parent=worse, problem=task.prompt, solution=worse.tagged_text, reference=reference_answer
+        )
         worse_rating.reward(LABEL, 0.0)
 
 

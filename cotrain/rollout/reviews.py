@@ -101,6 +101,28 @@ def _record_reviews(solution: Turn, turns: list[Turn]) -> list[Turn]:
     return turns
 
 
+async def rate(task: Task, roles: Roles, solution: Turn, *, role: str = "rater", reference: str = "") -> Turn:
+    """The turn of a reward model on a solution that was examined (``common_roles.rater``), without any reward.
+
+    Its verdict, a score above 0, and its probability σ(score) are findings; the truth is metadata where it is known. It
+    fails, without a score, where the solution is too long for the reward model.
+
+    Args:
+        role: name of the reward model.
+        reference: the reference answer that it is shown; "" for none.
+    """
+    rater = getattr(roles, role)
+    rating: Turn = await rater(parent=solution, problem=task.prompt, solution=solution.tagged_text, reference=reference)
+    if rating.failed:
+        return rating
+    rating.add_finding(FINAL, rating.score > 0.0)
+    rating.add_finding(SCORE, rating.score_probability)
+    is_right = CORRECT.of(solution)
+    if is_right is not None:
+        rating.add_metadata(CORRECT, is_right)
+    return rating
+
+
 def mean_verdict(turns: Sequence[Turn]) -> float | None:
     """The share of readable judgements that call a solution right, "half right" counting half; None where none can be
     read."""

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from cotrain.core.arguments import check_called_with, check_kind
 from cotrain.core.errors import ConfigError
 from cotrain.core.notes import Finding, Metadata
 from cotrain.core.seeding import Address
@@ -67,6 +68,11 @@ class Role:
     tool: SolverTool | None = None  # answers calls between control tokens (``token_calls.py``)
 
     def __post_init__(self) -> None:
+        where = f"a role of policy {self.policy!r}"
+        check_kind(f"{where}: policy", self.policy, str, "the name that the policy has in `policies`")
+        check_kind(f"{where}: sampling", self.sampling, Sampling, "Sampling(max_tokens=…)")
+        if self.parse is not None:
+            check_called_with(f"{where}: parse", self.parse, "text", "fields")
         if self.answer_format != TAGS:
             from cotrain.formats.answers import check_answer
 
@@ -119,7 +125,15 @@ class Role:
             return free_review(text, self.verdict_format, count)
         if self.parse is None:
             return None
-        return self.parse(text, fields)
+        parsed = self.parse(text, fields)
+        if not hasattr(parsed, "ok"):
+            name = getattr(self.parse, "__name__", type(self.parse).__name__)
+            raise ConfigError(
+                f"a role of policy {self.policy!r}: its parser {name} returned {parsed!r}; expected a value with `ok`, "
+                "or ParseFailure(reason=…)",
+                code="E_PARSED_WITHOUT_OK",
+            )
+        return parsed
 
     def format_solution(self, solution: str) -> str:
         """A solution in tags, written as this role writes it, so that ``parse_reply`` finds the same. Text that is no
@@ -159,6 +173,12 @@ def as_reward(value: Any) -> float | None:
     return number if abs(number) <= LARGEST else None
 
 
+def _is_one_number(value: Any) -> bool:
+    """Whether a value is one number, if perhaps one that is no reward: a tensor or an array of several is not."""
+    shape = getattr(value, "shape", ())
+    return hasattr(value, "__float__") and math.prod(shape) == 1
+
+
 class Turn:
     """One answer of a role, while its episode runs. ``trace()`` finishes it."""
 
@@ -189,7 +209,7 @@ class Turn:
         if stop_place is not None:
             _, end = stop_place
             text = text[:end]  # the rest of its last token is no part of the text
-        self.text = text
+        self._text = text
 
         self.first = first or self
         self.left = 0  # tokens left for the response
@@ -211,6 +231,11 @@ class Turn:
         if self._chat is None:
             raise RuntimeError(f"turn {self.id} is of no conversation")
         return self._chat
+
+    @property
+    def text(self) -> str:
+        """What was sampled, as text. It cannot be changed: the ledger and all who judge the turn read the same."""
+        return self._text
 
     @property
     def id(self) -> str:
@@ -266,10 +291,13 @@ class Turn:
         self._check_open()
         self._declared.check_signal(signal, self.address.role, span=span is not None)
         number = as_reward(value)
-        if number is None and not hasattr(value, "__float__"):
+        if number is None and not _is_one_number(value):
+            kind = type(value).__name__
+            if hasattr(value, "shape"):
+                kind += f" of shape {tuple(value.shape)}"
             raise ConfigError(
                 f"protocol {self._declared.protocol!r} gives {signal.name!r} to role {self.address.role!r} as "
-                f"{type(value).__name__}; expected a number",
+                f"{kind}; expected a number",
                 code="E_SIGNAL_NOT_NUMBER",
             )
         if number is None:  # not a number, infinite, or too large

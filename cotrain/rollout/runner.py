@@ -26,6 +26,7 @@ notebook, where a loop already runs, ours runs in another thread.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -33,10 +34,21 @@ from typing import Any, NamedTuple
 
 from cotrain.core.arguments import bound_function
 from cotrain.core.errors import ConfigError, CotrainError, EngineLost, TooLong, UnknownName
-from cotrain.core.seeding import Address, make_nonce
+from cotrain.core.seeding import Address, global_draws, make_nonce
 from cotrain.core.signals import DeclaredSignals, declared_by
-from cotrain.core.types import BROKEN_OFF, TOO_LONG, AsyncGrader, Episode, Grade, NoGrader, RolloutFn, Store, Task
-from cotrain.core.verbosity import ProgressPrinter
+from cotrain.core.types import (
+    BROKEN_OFF,
+    TOO_LONG,
+    AsyncGrader,
+    Episode,
+    Grade,
+    NoGrader,
+    RolloutFn,
+    Store,
+    Task,
+    check_grade,
+)
+from cotrain.core.verbosity import ProgressPrinter, print_note
 from cotrain.inference.contract import ContextLimitedEngine, Engine
 from cotrain.prompts.render import Rendering
 from cotrain.prompts.templates import fields_of
@@ -146,7 +158,7 @@ class Roles:
         if not isinstance(task.grader, AsyncGrader):
             return task.grade(to_grade)
         async with engine_paused():  # so that its batches do not depend on how long grading takes
-            return await task.grader.agrade(task, to_grade)
+            return check_grade(task.grader, await task.grader.agrade(task, to_grade))
 
     def nonce(self, about: Turn) -> str:
         """A random marker, to be put around a turn's text when other roles see it, so that the text cannot end its
@@ -393,9 +405,12 @@ class RolloutRunner:
             split=split,
             step=step,
         )
+        draws_before = global_draws()
         finished = self._run_episodes(
             context, protocol, tasks, group_size=group_size, first_position=first_position, stores=stores or {}
         )
+        if global_draws() != draws_before:
+            _note_global_draws(protocol_name(protocol))
         is_training = step >= 0
         if is_training:
             earlier = self.prompt_fields.get(step, {})  # a step may collect several batches
@@ -442,6 +457,21 @@ class RolloutRunner:
         ) from last_loss
 
 
+_NOTED: list[str] = []  # protocols of which ``_note_global_draws`` has spoken, each once in a process
+
+
+def _note_global_draws(protocol: str) -> None:
+    """Say that a run cannot be repeated, as something in its episodes was drawn from a shared generator."""
+    if protocol in _NOTED:
+        return
+    _NOTED.append(protocol)
+    print_note(
+        f"while {protocol!r} was played, numbers were drawn from the global generator of Python's random or of "
+        "numpy. No checkpoint holds its state, so the same command and a resumed run draw others: take "
+        "rng_of('any name', turn.id) of cotrain in its place"
+    )
+
+
 def protocol_name(protocol: RolloutFn) -> str:
     """The name of a protocol, whatever kind of callable it is."""
     function = bound_function(protocol)
@@ -464,7 +494,14 @@ async def _run_episode(
     """
     why_too_long = None
     try:
-        await protocol(task, roles, **stores)
+        running = protocol(task, roles, **stores)
+        if not inspect.isawaitable(running):
+            raise ConfigError(
+                f"protocol {protocol_name(protocol)!r} returned {running!r} instead of waiting for its roles; write "
+                f"`async def {protocol_name(protocol)}(task, roles)`",
+                code="E_PROTOCOL_NOT_ASYNC",
+            )
+        await running
         episode = roles._finish_episode(None)
     except TooLong as error:
         why_too_long = str(error)

@@ -24,7 +24,6 @@ from cotrain.config.names import policy_named
 from cotrain.config.policies import Policy, Weights
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, ModelError, RunDirectoryError, UnknownName
-from cotrain.core.types import take_fields
 from cotrain.core.verbosity import count_of
 from cotrain.distributed.local import LocalBackend
 from cotrain.distributed.policy_handles import ModelHandle, PolicyHandle
@@ -38,7 +37,7 @@ from cotrain.storage.file_ops import REAL_FILES, Files, filled_directory, replac
 from cotrain.storage.io_progress import MegabytePace, Say, WatchedFiles, directory_bytes, watch_growth
 from cotrain.storage.kept_work import claim_place
 from cotrain.storage.tensor_files import split_part_name
-from cotrain.trainer.trainer import STATE_FIELDS
+from cotrain.trainer.trainer import require_fields, state_fields
 
 CARD = "README.md"
 TRANSFORMERS = "transformers"
@@ -184,11 +183,14 @@ def load_policy(directory: Path | str, recipe: Recipe, policy: str, *, say: Say 
         return ExportedPolicy(recipe=recipe, handle=handle, finished=0, tokens=0, updates={})
 
     tensors, documents = saved.load(only=[policy], files=files)
-    finished, tokens, _, policy_states, _ = take_fields("run", documents["state"], *STATE_FIELDS)
+    state = require_fields(documents["state"], state_fields(recipe), owner="run")
+    policy_states = state["policies"]
     if handle.changes:
         handle.load(policy_states[policy], tensors[policy])
-    updates = {name: state["updates"] for name, state in policy_states.items() if recipe.policies[name].is_trained}
-    return ExportedPolicy(recipe=recipe, handle=handle, finished=int(finished), tokens=int(tokens), updates=updates)
+    updates = {name: saved["updates"] for name, saved in policy_states.items() if recipe.policies[name].is_trained}
+    return ExportedPolicy(
+        recipe=recipe, handle=handle, finished=int(state["finished"]), tokens=int(state["tokens"]), updates=updates
+    )
 
 
 def _watched_files(run: RunDirectory, policy: str, say: Say) -> Files:

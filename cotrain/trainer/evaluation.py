@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from cotrain.config.evaluation import Evaluation
 from cotrain.core.errors import ConfigError
@@ -16,7 +17,7 @@ from cotrain.core.seeding import seed_of
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import TOO_LONG, Episode, Task
 from cotrain.metrics.clusters import Share, defined_figures, make_figure
-from cotrain.metrics.heldout import answer_agreement_of, trajectories_in, without_truth
+from cotrain.metrics.heldout import Measure, answer_agreement_of, trajectories_in, without_truth
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.trainer.checks import check_answers_graded, check_measured, check_roles_asked
 
@@ -60,7 +61,7 @@ def measure_protocol(
     sampled = collect_held_out(runner, group_size)
     metrics: dict[str, Estimate] = {}
     for measure in evaluation.measures:
-        measured = measure(sampled)
+        measured = check_figures(measure, measure(sampled))
         _check_same_values(metrics, measured)
         metrics |= measured
 
@@ -74,7 +75,7 @@ def measure_protocol(
     if also_greedy and evaluation.greedy and is_graded:
         greedy = collect_held_out(runner.greedy_copy(), 1)
         for measure in evaluation.measures:
-            metrics |= renamed_as_greedy(measure(greedy))
+            metrics |= renamed_as_greedy(check_figures(measure, measure(greedy)))
     return metrics, sampled
 
 
@@ -92,6 +93,23 @@ def figure_names(evaluation: Evaluation, roles: Iterable[str]) -> set[str] | Non
         if evaluation.greedy:
             names |= {greedy for name in figures if (greedy := _greedy_name(name))}
     return names
+
+
+def check_figures(measure: Measure, figures: Any) -> dict[str, Estimate]:
+    """What a measure returned. Raises ConfigError for anything but figures by name: it may be a user's own."""
+    is_named = isinstance(figures, Mapping)
+    if is_named and all(isinstance(figure, Estimate) for figure in figures.values()):
+        return dict(figures)
+    name = getattr(measure, "__name__", type(measure).__name__)
+    returned_text = repr(figures)
+    if is_named:
+        wrong = next(key for key, figure in figures.items() if not isinstance(figure, Estimate))
+        returned_text = f"{wrong!r} as {figures[wrong]!r}"
+    raise ConfigError(
+        f"measure {name} returned {returned_text}; expected {{name: Estimate}}, as make_figure of "
+        "cotrain.metrics.clusters makes it with its interval",
+        code="E_MEASURE_RETURNED",
+    )
 
 
 def fixed_solutions_group_size(evaluation: Evaluation) -> int:

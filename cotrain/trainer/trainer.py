@@ -21,6 +21,9 @@ from cotrain.algorithms.contract import (
     LossTerm,
     Sample,
     UpdateReport,
+    check_credit,
+    check_unchanged,
+    fields_of_object,
     split_context,
 )
 from cotrain.algorithms.policy_loss import LOOSE, with_ratio_bounds
@@ -240,7 +243,7 @@ class CoTrainer:
         meter.add_rollouts(rollouts)
         self._learn(phase, rollouts.episodes, meter)
         self.rollouts.drop_oldest()  # those of this step, which until here were kept for a checkpoint
-        self.stores = {name: store.with_episodes(rollouts.episodes, step) for name, store in self.stores.items()}
+        self.stores = self._stores_after(rollouts.episodes, step)
         meter.add_stores(self.stores)
         if self.recipe.has_ramp:
             meter.add_share(self.recipe.share_at(step + 1, self.stores))
@@ -251,6 +254,14 @@ class CoTrainer:
         self.finished_steps += 1
         self._has_begun_update = False
         return result
+
+    def _stores_after(self, episodes: Sequence[Episode], step: int) -> dict[str, Store]:
+        """The stores as they are after a step with these episodes."""
+        if not self.stores:
+            return {}
+        from cotrain.rollout.stores import store_after  # most runs have no store
+
+        return {name: store_after(name, store, episodes, step) for name, store in self.stores.items()}
 
     def _begin_measuring(self, step: int, phase: Phase) -> StepMeter:
         """The meter of a step that begins."""
@@ -379,7 +390,10 @@ class CoTrainer:
             annotated = self._make_samples(name, traces)
         with meter.stage("credit"):  # gives the samples their advantages
             batch = Batch(samples=annotated, updates=version, planned=planned)
-            credit, self.algorithm_states[name] = algorithm.credit(batch, self.algorithm_states[name])
+            fields = fields_of_object(algorithm)
+            returned = algorithm.credit(batch, self.algorithm_states[name])
+            credit, self.algorithm_states[name] = check_credit(algorithm, returned)
+            check_unchanged(algorithm, fields)
         with meter.stage("reference"):
             samples = self._with_reference(name, credit.samples)
             # An engine with weights of its own may give other log-probabilities than the learner. A sample whose
@@ -598,7 +612,11 @@ class CoTrainer:
             "algorithms": dict(self.algorithm_states),
         }
         if self.stores:
-            state["stores"] = {name: store.state() for name, store in self.stores.items()}
+            from cotrain.rollout.stores import complete_state
+
+            state["stores"] = {
+                name: complete_state(name, store, self.recipe.stores[name]) for name, store in self.stores.items()
+            }
         return state
 
     def load(
@@ -609,8 +627,7 @@ class CoTrainer:
     ) -> None:
         """Restore what ``state`` gave, and the policies' tensors. ``rollouts_ahead``: what ``rollouts.state`` gave, the
         rollouts that were collected and not learned from yet."""
-        fields = (*STATE_FIELDS, "stores") if self.stores else STATE_FIELDS
-        saved = require_fields(state, fields, owner="run")
+        saved = require_fields(state, state_fields(self.recipe), owner="run")
         self.policies.load(saved["policies"], tensors)
         self.algorithm_states = require_fields(saved["algorithms"], self.recipe.objectives, owner="run's algorithms")
         if self.stores:
@@ -677,6 +694,11 @@ def _close_protocol_resources(phase: Phase) -> None:
         close = getattr(option, "close", None)
         if callable(close):
             close()
+
+
+def state_fields(recipe: Recipe) -> tuple[str, ...]:
+    """The fields of a trainer's state: a run whose recipe has stores keeps these too."""
+    return (*STATE_FIELDS, "stores") if recipe.stores else STATE_FIELDS
 
 
 def require_fields(state: Mapping[str, Any], names: Iterable[str], *, owner: str) -> dict[str, Any]:

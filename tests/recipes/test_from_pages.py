@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from cotrain.config.registry import find_recipe
-from cotrain.core.notes import CORRECT, FINAL
+from cotrain.core.notes import CORRECT, FINAL, SCORE
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
 
@@ -85,3 +85,41 @@ def test_a_review_earns_what_its_revision_puts_right():
         assert [earned(r) for r in reviews] == changed
         rescued += sum(changed)
     assert rescued > 0 and trainer.policies.update_counts == {"model": 2}
+
+
+@pytest.mark.whole
+def test_a_verifier_learns_pairs_of_what_the_generator_wrote_and_old_ones_again():
+    trainer, episodes, rows = played("v_star", tasks_per_step=4)
+    for episode in episodes:
+        assert [earned(t) for t in by_role(episode, "solver")] == [
+            float(CORRECT.of(t)) for t in by_role(episode, "solver")
+        ]
+    archive = trainer.stores["archive"]
+    recalled = [by_role(episode, "archivist") for episode in episodes if by_role(episode, "archivist")]
+    assert archive.pairs and recalled and rows[0]["archive/size"] > 0
+    for right, wrong in recalled:
+        assert (earned(right), earned(wrong)) == (1.0, 0.0) and right.group == wrong.group
+        assert any((right.text, wrong.text) == pair[1:] for pair in archive.pairs)
+    assert archive.restore_state(trainer.state()["stores"]["archive"]) == archive
+    assert rows[0]["verifier/pairs"] > 0 and trainer.policies.update_counts == {"generator": 2, "verifier": 2}
+    figures, _ = trainer.evaluate("test", 2, group_size=4)
+    assert "solver/pass@1" in figures
+
+
+@pytest.mark.whole
+def test_two_provers_are_paid_for_opposite_kinds_of_solutions():
+    trainer, episodes, rows = played("prover_verifier", turns=(1, 1))
+    assert [row["phase"] for row in rows] == ["verifier", "provers"]
+    paid = {"solver": 0, "sneaky": 0}
+    for episode in episodes:
+        score_of = {rating.parent: SCORE.of(rating) for rating in by_role(episode, "verifier")}
+        for role, is_to_be_right in (("solver", True), ("sneaky", False)):
+            for solution in by_role(episode, role):
+                is_as_wanted = CORRECT.of(solution) == is_to_be_right and "steps" in solution.findings
+                assert earned(solution) == (score_of[str(solution.address)] if is_as_wanted else 0.0)
+                paid[role] += is_as_wanted
+        assert all(not trace.rewards for trace in by_role(episode, "past"))
+    assert all(paid.values())
+    assert trainer.policies.update_counts["verifier"] == 1  # in its own step alone
+    figures, _ = trainer.evaluate("test", 2, group_size=2)
+    assert {"solver/pass@1", "sneaky/pass@1", "verifier/true_negative_rate"} <= set(figures)

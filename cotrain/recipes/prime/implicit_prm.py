@@ -41,6 +41,7 @@ from cotrain.algorithms.policy_gradient import (
     PPO_CLIP,
     KLPenalty,
     PolicyLossOptions,
+    check_kl_term,
     check_loss,
     has_other_terms,
     uses_ratio,
@@ -133,6 +134,7 @@ class Prime:
         if not 0.0 <= self.lam <= 1.0:
             raise ConfigError(f"Prime: lam is {self.lam}; expected a number in [0, 1]", code="E_SETTING_RANGE")
         check_loss(self.loss)
+        check_kl_term(type(self).__name__, self.kl)
 
     def needs(self) -> Needs:
         has_process_rewards = self.process_weight != 0
