@@ -651,7 +651,8 @@ def _read_settings(out: Path) -> dict[str, Any]:
     path = out / SETTINGS
     try:
         settings = parse_json(read_regular(path))
-        if not isinstance(settings, dict) or not all(isinstance(part, dict) for part in settings.values()):
+        compared = [settings.get("plan", {}), settings.get("about", {})] if isinstance(settings, dict) else [None]
+        if not all(isinstance(part, dict) for part in compared):
             raise ValueError("expected an object of objects")
     except (OSError, ValueError) as error:
         raise RunDirectoryError(
