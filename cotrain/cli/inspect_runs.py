@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import shutil
 import sys
 import textwrap
@@ -25,7 +24,7 @@ from cotrain.cli.common import (
 )
 from cotrain.cli.flags import Parser, add_count, add_trust_flag, one_of, real_number
 from cotrain.core.errors import ConfigError
-from cotrain.core.verbosity import print_aside, print_lines, tell_result
+from cotrain.core.verbosity import first_sentence, print_aside, print_lines, tell_result
 from cotrain.reports.summary import figure_text
 from cotrain.storage.schemas import refuse_missing
 
@@ -62,7 +61,7 @@ def list_recipes(argv: Sequence[str]) -> int:
                 print_lines([_wrap_entry(str(error), width)])
                 continue
 
-            about = _first_sentence(build.description)
+            about = first_sentence(build.description)
             print(_wrap_entry(f"{name}  {about}", width))
             own_defaults = {}  # those that RunConfig does not have, or has otherwise
             for parameter, argument in build.parameters.items():
@@ -78,12 +77,6 @@ def list_recipes(argv: Sequence[str]) -> int:
     tell_result({"recipes": listed, "settings": settings})
     print("`cotrain run RECIPE --help` says more of one, with its flags; `cotrain run RECIPE --out DIR` runs it")
     return 0
-
-
-def _first_sentence(description: str) -> str:
-    """The first sentence, on one line. The full stop of "et al." and "Dr." ends none."""
-    paragraph = " ".join(description.partition("\n\n")[0].split())
-    return re.split(r"(?<=\.)(?<!\bal\.)(?<!\bDr\.) (?=[A-Z`])", paragraph)[0]
 
 
 def _wrap_entry(text: str, width: int) -> str:

@@ -24,6 +24,7 @@ import io
 import json
 import logging
 import os
+import re
 import sys
 import threading
 import time
@@ -309,6 +310,12 @@ def count_of(number: int, thing: str) -> str:
         return f"1 {thing}"
     ending = "es" if thing.endswith(("s", "x", "ch", "sh")) else "s"
     return f"{number:,} {thing}{ending}"
+
+
+def first_sentence(description: str) -> str:
+    """The first sentence of a description, on one line. The full stop of "et al.", "Dr." and "e.g." ends none."""
+    paragraph = " ".join(description.partition("\n\n")[0].split())
+    return re.split(r"(?<=\.)(?<!\bal\.)(?<!\bDr\.)(?<!\be\.g\.)(?<!\bi\.e\.) (?=[A-Z`])", paragraph)[0]
 
 
 def clock_text(seconds: float) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from cotrain.core.errors import CotrainError, RunDirectoryError
 from cotrain.core.redact import redact_text
 from cotrain.core.statistics import Estimate, independent_difference
-from cotrain.core.verbosity import count_of
+from cotrain.core.verbosity import count_of, first_sentence
 from cotrain.metrics.alarms import BANDS, applicable_bands, with_examples
 from cotrain.metrics.starved import ENOUGH_PROBLEMS
 from cotrain.metrics.table import is_headline, limits_of, table_rank
@@ -276,10 +276,8 @@ def _with_reading_aids(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def describe_run(recipe: Json, columns: Json) -> str:
     """A run in two sentences: the first sentence of the recipe's description, and who was trained for how long."""
-    first_paragraph, _, _ = str(recipe.get("description") or "").partition("\n\n")
-    about = " ".join(first_paragraph.replace("``", "").split())
-    first_sentence, _, _ = about.partition(". ")
-    sentences = [first_sentence.rstrip(".:")]
+    about = first_sentence(str(recipe.get("description") or "").replace("``", ""))
+    sentences = [about.rstrip(".:")]
 
     trained = " and ".join(policy for policy, values in columns["trained"].items() if any(values))
     steps = f"{columns['rows']} step{'' if columns['rows'] == 1 else 's'}"

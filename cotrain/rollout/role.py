@@ -126,12 +126,12 @@ class Role:
         if self.parse is None:
             return None
         parsed = self.parse(text, fields)
-        if not hasattr(parsed, "ok"):
+        if parsed is None:
             name = getattr(self.parse, "__name__", type(self.parse).__name__)
             raise ConfigError(
-                f"a role of policy {self.policy!r}: its parser {name} returned {parsed!r}; expected a value with `ok`, "
-                "or ParseFailure(reason=…)",
-                code="E_PARSED_WITHOUT_OK",
+                f"a role of policy {self.policy!r}: its parser {name} returned None; expected what the protocol is to "
+                "read, such as a value with `ok`, or ParseFailure(reason=…) for a text that cannot be read",
+                code="E_PARSED_NONE",
             )
         return parsed
 

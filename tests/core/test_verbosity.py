@@ -9,6 +9,7 @@ from cotrain.core.verbosity import (
     ERROR_END,
     ERROR_START,
     count_of,
+    first_sentence,
     is_hidden,
     json_text,
     print_error,
@@ -76,3 +77,17 @@ def test_the_words_of_a_users_error_reach_no_terminal_raw(tmp_path, capsys, leve
 )
 def test_a_count_has_its_plural(number, thing, said):
     assert count_of(number, thing) == said
+
+
+@pytest.mark.parametrize(
+    ("description", "first"),
+    [
+        ("Games (Kirchner et al. 2024): two provers. More.", "Games (Kirchner et al. 2024): two provers."),
+        ("Works on words,\ne.g. long ones. And more.\n\nDetails.", "Works on words, e.g. long ones."),
+        ("No full stop", "No full stop"),
+    ],
+    ids=["et-al", "eg", "none"],
+)
+def test_the_first_sentence_of_a_description(description, first):
+    """The page of a run cut it at "et al."."""
+    assert first_sentence(description) == first

@@ -108,7 +108,7 @@ def test_a_verifier_learns_pairs_of_what_the_generator_wrote_and_old_ones_again(
 
 @pytest.mark.whole
 def test_two_provers_are_paid_for_opposite_kinds_of_solutions():
-    trainer, episodes, rows = played("prover_verifier", turns=(1, 1))
+    trainer, episodes, rows = played("two_provers", turns=(1, 1))
     assert [row["phase"] for row in rows] == ["verifier", "provers"]
     paid = {"solver": 0, "sneaky": 0}
     for episode in episodes:

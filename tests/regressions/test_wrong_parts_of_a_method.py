@@ -240,10 +240,10 @@ def test_a_protocol_that_is_no_async_function():
         CoTrainer(recipe_with(protocol=forgot_async)).step()
 
 
-def test_a_parser_that_returns_a_text():
+def test_a_parser_that_returns_nothing():
     made = recipe_with()
-    wrong = replace(made.roles["solver"], parse=lambda text, fields: text)
-    with refuses("E_PARSED_WITHOUT_OK: ParseFailure"):
+    wrong = replace(made.roles["solver"], parse=lambda text, fields: None)
+    with refuses("E_PARSED_NONE: ParseFailure"):
         CoTrainer(replace(made, roles={"solver": wrong})).step()
 
 

@@ -3,7 +3,7 @@
 Prover-verifier games (Kirchner et al. 2024, arXiv 2407.13692). The verifier is a reward model. In its steps it learns
 to tell right solutions from wrong ones, also those of the sneaky prover as it was in earlier rounds. In the steps of
 the provers it is paid nothing, and both learn against it: the helpful one earns its score for right solutions, the
-sneaky one for wrong ones.
+sneaky one for wrong ones. The zoo has a fuller one with controls, `prover_verifier`, whose verifier speaks.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ async def prove(task: Task, roles: Roles, *, samples: Positive = 1, past: bool =
 
 
 @recipe(steps=60, tasks_per_step=8)
-def prover_verifier(
+def two_provers(
     run: RunConfig,
     *,
     verifier_lr: float = 2e-4,  # learning rate of the verifier
@@ -91,7 +91,7 @@ def prover_verifier(
     provers_phase = Phase(name="provers", protocol=protocol, objectives=("helpful", "sneaky"), group_size=1)
 
     return run.recipe(
-        "prover_verifier",
+        "two_provers",
         policies=policies,
         roles={
             **{role: common_roles.solver(policy, run.model) for role, policy in policy_of.items()},
