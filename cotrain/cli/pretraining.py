@@ -61,9 +61,9 @@ def tokenizer(argv: Sequence[str]) -> int:
     note_columns(texts)
 
     new_tokenizer = train_tokenizer(sample_texts(texts), arguments.vocab_size)
-    with filled_directory(Path(arguments.out)):
-        new_tokenizer.save_pretrained(arguments.out)
-    write_quarantine(quarantine, arguments.out)
+    with filled_directory(Path(arguments.out)) as folder:
+        new_tokenizer.save_pretrained(folder)
+        write_quarantine(quarantine, str(folder))
     print(f"tokenizer: {arguments.out}  ({len(new_tokenizer)} tokens)")
     return 0
 

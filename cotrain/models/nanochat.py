@@ -108,8 +108,8 @@ def convert(
         eos_token_id=sorted({bos_id, eos_id}),  # a document also ends where the next one begins
         pad_token_id=loaded_tokenizer.pad_token_id,
     )
-    with filled_directory(Path(target)):
-        save_model(model, loaded_tokenizer, target)
+    with filled_directory(target) as folder:
+        save_model(model, loaded_tokenizer, folder)
     return target
 
 

@@ -30,7 +30,7 @@ import torch
 from cotrain.config.recipe import Recipe, check_due, check_problems
 from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, ServerSilent, error_text
 from cotrain.core.types import Trace
-from cotrain.core.verbosity import count_of, notes_logged
+from cotrain.core.verbosity import clock_text, count_of, notes_logged
 from cotrain.distributed.contract import Backend
 from cotrain.distributed.local import LocalBackend
 from cotrain.metrics.clusters import counts_json, paired_changes
@@ -73,6 +73,8 @@ from cotrain.storage.schemas import QUARANTINE
 from cotrain.trainer.async_rollouts import AHEAD
 from cotrain.trainer.failures import Diverged, Interrupted, LostProcesses, NotFinite, stop_on_signal
 from cotrain.trainer.trainer import CoTrainer, WrapEngine
+
+LONG_INTERVAL = 3600.0  # seconds between two checkpoints that are said to be many
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -396,6 +398,8 @@ def _train(run: ActiveRun) -> RunResult:
             with _show_first_rollouts(trainer, first_step, run.observer):
                 result = trainer.step()
             recorder.add_step(result)
+            if trainer.finished_steps == first_step + 2:  # the first step of a command may be slower than others
+                _note_rare_checkpoints(run, sum(result.seconds.values()))
             _evaluate_if_due(run, recorder)
         recorder.end_run()
         _save_if_new(run, recorder)
@@ -423,6 +427,18 @@ def _save_if_new(run: ActiveRun, recorder: StepRecorder) -> None:
     if run.trainer.finished_steps > run.saved_step:
         recorder.sync()
         run.retry_when_full(_save_checkpoint, run)
+
+
+def _note_rare_checkpoints(run: ActiveRun, step_seconds: float) -> None:
+    """Say if a process that is killed may lose more than ``LONG_INTERVAL`` of training."""
+    every = min(run.checkpoint_every, run.trainer.recipe.steps)
+    if every * step_seconds > LONG_INTERVAL:
+        enough = max(1, int(LONG_INTERVAL / 2 / step_seconds))
+        run.observer.message(
+            f"note: at this pace a checkpoint every {count_of(every, 'step')} is one in "
+            f"{clock_text(every * step_seconds)}; what follows the newest one is lost where the process is killed, as "
+            f"by a power cut; --checkpoint-every {enough} of a new run makes them often enough"
+        )
 
 
 @contextmanager

@@ -101,11 +101,13 @@ def export_policy(
     _check_exportable(spec, policy, directory, merged=merged, to=to)
 
     exported = load_policy(directory, recipe, policy, say=say)
-    if to == NANOCHAT:
-        _export_to_nanochat(exported, target, merged=spec.lora is not None, policy=policy)
-    else:
-        _export_to_transformers(exported, target, merged=merged, policy=policy, say=say)
-    replace_file(target / CARD, model_card(exported, policy, RunDirectory(directory), merged=merged).encode())
+    with filled_directory(target) as folder:
+        if to == NANOCHAT:
+            _export_to_nanochat(exported, folder, merged=spec.lora is not None, policy=policy)
+        else:
+            with watch_growth(folder, exported.weight_bytes, f"{target}: {{}} MB written", say):
+                _export_to_transformers(exported, folder, merged=merged, policy=policy)
+        replace_file(folder / CARD, model_card(exported, policy, RunDirectory(directory), merged=merged).encode())
     return target
 
 
@@ -135,12 +137,11 @@ def _check_exportable(spec: Policy, policy: str, directory: Path | str, *, merge
             check_can_write(spec.model, trust_remote_code=getattr(spec, "trust_remote_code", False))
 
 
-def _export_to_transformers(exported: ExportedPolicy, target: Path, *, merged: bool, policy: str, say: Say) -> None:
+def _export_to_transformers(exported: ExportedPolicy, target: Path, *, merged: bool, policy: str) -> None:
     """Write a policy as a directory that transformers or peft loads, with how its roles were taught, so that later
     runs ask it alike."""
     recipe = exported.recipe
-    with filled_directory(target), watch_growth(target, exported.weight_bytes, f"{target}: {{}} MB written", say):
-        exported.handle.save(target, merged=merged)
+    exported.handle.save(target, merged=merged)
     if is_terse(recipe.policies[policy].model):
         mark_terse_prompts(target)
     taught_by_role = {}
@@ -155,7 +156,7 @@ def _export_to_nanochat(exported: ExportedPolicy, target: Path, *, merged: bool,
     """Write a policy as a base directory of nanochat."""
     from cotrain.models.nanochat import write_base_directory
 
-    with tempfile.TemporaryDirectory(prefix="cotrain-export-") as folder, filled_directory(target):
+    with tempfile.TemporaryDirectory(prefix="cotrain-export-") as folder:
         exported.handle.save(Path(folder), merged=merged)
         stage = "chatrl" if exported.finished else "chatsft"
         with _nanochat_errors(policy):

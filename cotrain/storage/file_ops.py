@@ -92,15 +92,32 @@ def is_at(handle: int, path: Path) -> bool:
 
 
 @contextmanager
-def filled_directory(target: Path) -> Iterator[None]:
-    """Make a directory, new or empty, that libraries write into; where they fail it is left empty."""
-    target.mkdir(parents=True, exist_ok=True)
+def filled_directory(target: Path) -> Iterator[Path]:
+    """Yield a new directory, for libraries to write into. Once the block has ended it becomes ``target``, which is not
+    there or empty: so all of it is there or nothing, also after a kill. What a kill leaves is beside ``target``, and
+    the next try removes it."""
+    target = target.resolve()
+    staging = target.with_name(f".{target.name}.partial")
+    if staging.exists():
+        shutil.rmtree(staging)
+    staging.mkdir(parents=True)
     try:
-        yield
+        yield staging
+        _move_directory(staging, target)
     except BaseException:
-        for one in target.iterdir():
-            shutil.rmtree(one) if one.is_dir() else one.unlink()
+        shutil.rmtree(staging, ignore_errors=True)
         raise
+
+
+def _move_directory(source: Path, target: Path) -> None:
+    """Give a directory another name. An empty one of that name stays, since it may be somebody's working directory, and
+    takes what is in the first; config.json comes last, as a model without it is none."""
+    if not target.exists():
+        source.rename(target)
+        return
+    for path in sorted(source.iterdir(), key=lambda path: path.name == "config.json"):
+        path.rename(target / path.name)
+    source.rmdir()
 
 
 def _open_at_once(path: str, flags: int) -> int:

@@ -320,6 +320,28 @@ def test_one_line_says_what_is_wrong(words, code, tmp_path, capsys):
     command_refuses(["audit", file, *(word.format(folder=tmp_path) for word in words)], code, capsys)
 
 
+@pytest.mark.parametrize(
+    "words, code",
+    [
+        (["--to-label", "{folder}/labels.jsonl", "--label", "4"], "E_LABEL_FILE_EXISTS: labels.jsonl"),
+        (
+            ["--to-label", "{folder}/new.jsonl", "--label", "4", "--labels", "{folder}/mine.py:right"],
+            "E_LABELS_BY_PROGRAM: --to-label | mine.py:right",
+        ),
+        (["--labels", "{folder}/nowhere.jsonl"], "E_FILE_MISSING: nowhere.jsonl"),
+    ],
+    ids=["exists", "by-program", "missing"],
+)
+def test_what_is_wrong_with_labels_is_said_before_answers_are_graded(words, code, tmp_path, capsys, monkeypatch):
+    """A file of labels that was there already was named after all answers had been graded; next to a program that
+    labels, none was written, and it was said that one was."""
+    monkeypatch.setattr("cotrain.analysis.audit.auditing.read_foreign_run", None)
+    (tmp_path / "labels.jsonl").write_text('{"id": "0:0:0", "right": true}\n')
+    (tmp_path / "mine.py").write_text("def right(prompt, response, reference):\n    return True\n")
+    file = write_rows(tmp_path / "rows.jsonl", fooled_rows(steps=2))
+    command_refuses(["audit", file, *(word.format(folder=tmp_path) for word in words)], code, capsys)
+
+
 def test_an_audit_loads_no_torch(tmp_path):
     file = write_rows(tmp_path / "rows.jsonl", fooled_rows(steps=3))
     code = (

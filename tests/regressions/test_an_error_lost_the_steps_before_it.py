@@ -13,7 +13,7 @@ import pytest
 from cotrain.core.errors import TooManyFailures
 from cotrain.recipes.grpo import grpo
 from cotrain.rollout.protocols import solve
-from cotrain.runs import out_of_room
+from cotrain.runs import out_of_room, run
 from cotrain.runs.run import resume_run, start_run
 from cotrain.storage import checkpoints
 from cotrain.storage.file_ops import Files
@@ -71,6 +71,14 @@ def test_a_run_that_an_error_ends_keeps_the_steps_before_it(peaceful_digest, tmp
     BREAKS_AT.clear()
     resume_run(brief(), tmp_path / "broken")
     assert digest(tmp_path / "broken") == peaceful_digest
+
+
+def test_a_run_of_slow_steps_says_how_much_a_kill_would_lose(tmp_path, monkeypatch):
+    monkeypatch.setattr(run, "LONG_INTERVAL", 0.0)
+    heard = Heard()
+    start_run(brief(), tmp_path / "slow", observer=heard)
+    (note,) = (line for line in heard.lines if "--checkpoint-every" in line)
+    assert note.startswith("note: at this pace a checkpoint every 3 steps is one in 0:0")
 
 
 def test_nothing_is_saved_of_a_step_that_had_begun_its_update(peaceful_digest, tmp_path, monkeypatch):

@@ -13,6 +13,7 @@ from cotrain.analysis.audit.labelling import (
     LabelEstimate,
     LabelPlan,
     ask_program,
+    check_label_file,
     estimate_by_labels,
     plan_labels,
     read_labels,
@@ -22,12 +23,13 @@ from cotrain.analysis.audit.labelling import (
 from cotrain.analysis.audit.novelty import new_habits
 from cotrain.analysis.audit.result import AuditResult
 from cotrain.core.arguments import check_called_with
-from cotrain.core.errors import ConfigError
+from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.user_code import load_object
 from cotrain.core.verbosity import count_of
 from cotrain.runs.foreign_files import ForeignRollout, ForeignRun, read_foreign_run
 from cotrain.runs.foreign_run import foreign_alarms, write_as_run
 from cotrain.runs.foreign_truth import Graded, grade_by_program, grade_by_reference, with_references
+from cotrain.storage.kept_work import claim_place
 
 MOST_DISAGREEMENTS = 50
 
@@ -55,6 +57,7 @@ def audit_files(
     paths: Sequence[Path], options: AuditOptions, say: Callable[[str], None] = lambda text: None
 ) -> AuditResult:
     """Audit the rollouts of some files. Raises UserError."""
+    _check_label_options(options)
     run = read_foreign_run(paths, named=options.columns, right_at=options.right_at)
     run, graded, notes = _with_truth(run, options, say)
     estimate, plan = _with_labels(run, options, notes)
@@ -121,6 +124,28 @@ def _grade(run: ForeignRun, options: AuditOptions, say: Callable[[str], None]) -
 # -- labels of a sample
 
 
+def _check_label_options(options: AuditOptions) -> None:
+    """Raise UserError for what cannot be read or written, or would not be, before answers are graded, which may take
+    long."""
+    labels_are_program = options.labels is not None and _is_program(options.labels)
+    if options.to_label is not None and options.width is None and options.label is None:
+        raise ConfigError("--to-label: how many? give --width W, as in --width 0.1, or --label N", code="E_LABEL_COUNT")
+    if options.to_label is not None and labels_are_program:
+        raise ConfigError(
+            f"--to-label: {options.labels} labels the answers itself, so that none are left to write; leave out one "
+            "of the two",
+            code="E_LABELS_BY_PROGRAM",
+        )
+    if options.labels is not None and labels_are_program:
+        _asked_program(options.labels)  # raises where it is no function that can be asked
+    if options.labels is not None and not labels_are_program and not Path(options.labels).is_file():
+        raise DataError(f"no such file: {options.labels}", code="E_FILE_MISSING")
+    if options.out is not None:
+        claim_place(options.out.absolute().parent)
+    if options.to_label is not None:
+        check_label_file(options.to_label)
+
+
 def _with_labels(
     run: ForeignRun, options: AuditOptions, notes: list[str]
 ) -> tuple[LabelEstimate | None, LabelPlan | None]:
@@ -128,10 +153,6 @@ def _with_labels(
     asked for."""
     wants_plan = options.width is not None or options.label is not None
     if options.labels is None and not wants_plan:
-        if options.to_label is not None:
-            raise ConfigError(
-                "--to-label: how many? give --width W, as in --width 0.1, or --label N", code="E_LABEL_COUNT"
-            )
         return None, None
     strata = strata_of(run)
     labels: dict[str, bool] = {}

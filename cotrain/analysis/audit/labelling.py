@@ -44,6 +44,8 @@ from cotrain.core.verbosity import count_of
 from cotrain.data.row_files import lines_of, object_of
 from cotrain.formats.answers import answer_in
 from cotrain.runs.foreign_files import ForeignRollout, ForeignRun, truth_of
+from cotrain.storage.file_ops import replace_file
+from cotrain.storage.kept_work import claim_place
 
 PARTS = 3  # parts of the run, by which answers are divided
 LEAST = 2  # fewest labels of a stratum from which its variance can be estimated
@@ -242,6 +244,13 @@ def _allocate(sizes: Sequence[int], spreads: Sequence[float], wanted: float) -> 
 # -- the file of labels
 
 
+def check_label_file(path: Path) -> None:
+    """Raise UserError for a file that is there already, and where none can be written."""
+    if path.exists():
+        raise UserError(f"{path} is there already, and may hold labels; name another file", code="E_LABEL_FILE_EXISTS")
+    claim_place(path.absolute().parent)
+
+
 def write_label_file(path: Path, plan: LabelPlan, labels: Labels) -> None:
     """Write the answers to label as JSON lines, in an order that tells nothing. The judge's verdict is not in it: who
     labels should not see it. Raises UserError."""
@@ -258,14 +267,8 @@ def write_label_file(path: Path, plan: LabelPlan, labels: Labels) -> None:
         }
         for rollout, probability in drawn
     ]
-    if path.exists():
-        raise UserError(f"{path} is there already, and may hold labels; name another file", code="E_LABEL_FILE_EXISTS")
-    try:
-        path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            f"{path}: cannot be written ({error.strerror}); name another file", code="E_LABEL_FILE_UNWRITABLE"
-        ) from error
+    check_label_file(path)  # again: another command may have written it since
+    replace_file(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
 
 
 def _digest(rollout: ForeignRollout) -> str:
