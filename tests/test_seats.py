@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 
 import pytest
@@ -17,9 +18,11 @@ from cotrain.core.seeding import Address
 from cotrain.core.types import Episode, Reward, Trace
 from cotrain.recipes.debate.recipe import debate
 from cotrain.recipes.grpo import grpo
+from cotrain.rollout.runner import RolloutRunner
 from cotrain.runs import manifest
 from cotrain.runs.changes import rebuild_recipe
 from cotrain.runs.directory import RunDirectory
+from cotrain.storage.file_ops import Files
 from tests.helpers import EASY, TINY
 from tests.sentences import command_refuses, refuses
 
@@ -150,7 +153,7 @@ def test_one_pair_of_a_small_run(tmp_path, capsys):
 
 
 @pytest.mark.whole
-def test_debaters_of_two_seeds_meet(tmp_path, capsys):
+def test_debaters_of_two_seeds_meet(tmp_path, capsys, monkeypatch):
     runs = [run_of(tmp_path, str(seed), seed=seed, steps=2, drafts=8, model="shipped-games") for seed in (0, 1)]
     capsys.readouterr()
     words = ["xplay", *map(str, runs), "--seats", "alice", "bob", "--every", "2", "--problems", "8", "--threads", "1"]
@@ -166,6 +169,24 @@ def test_debaters_of_two_seeds_meet(tmp_path, capsys):
         if mine is not None:
             assert mine["value"] + theirs["value"] == pytest.approx(1.0)  # of a constant sum
     assert table[0, 0] == {**table[2, 2], "row": 0, "column": 0}  # both starts are one model
+
+    # What pairs have played is kept until it is written.
+    write = Files.write
+
+    def refuse_result(self, file, block):
+        if file.name.name == ".seats.json.staging":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(self, file, block)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Files, "write", refuse_result)
+        command_refuses([*words, "--samples", "2"], "E_DISK_REFUSED: seats.json", capsys)
+    with monkeypatch.context() as patch:
+        patch.setattr(RolloutRunner, "collect", None)
+        assert main([*words, "--samples", "2"]) == 0
+    assert json.loads((runs[0] / "seats.json").read_text()) == found
+    assert not list(runs[0].glob(".seats.json*"))
+
     command_refuses([*words, "--on-rollouts"], "E_TWO_MATRICES: --on-rollouts | --seats", capsys)
 
 

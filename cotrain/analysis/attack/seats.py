@@ -31,13 +31,14 @@ from cotrain.analysis.attack.matrix import (
     problems_text,
     write_figures,
 )
+from cotrain.analysis.attack.verifier_attack import point_stamp
 from cotrain.analysis.attack.xplay import RunPoint, Say, check_same_problems, points_of
 from cotrain.config.evaluation import held_out
 from cotrain.config.policies import Policy
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.signals import declared_by
-from cotrain.core.types import Episode
+from cotrain.core.types import Episode, Task
 from cotrain.core.verbosity import count_of
 from cotrain.distributed.local import LocalBackend
 from cotrain.metrics.clusters import Figure, make_figure, mean_of_values
@@ -45,7 +46,8 @@ from cotrain.metrics.heldout import measure_verifier, traces_by_task
 from cotrain.runs import manifest
 from cotrain.runs.changes import recipe_to_measure
 from cotrain.runs.directory import RunDirectory, resolved_json
-from cotrain.storage.kept_work import claim_place
+from cotrain.storage.episode_json import episode_from_json, episode_to_json
+from cotrain.storage.kept_work import KeptWork, claim_place, kept_work
 from cotrain.trainer.checks import check_measured
 from cotrain.trainer.evaluation import EVALUATION_STEP, evaluation_seed
 from cotrain.trainer.trainer import CoTrainer
@@ -94,17 +96,73 @@ def play_seats(
         raise UnknownName(f"signal of role {roles[0]!r} (--signal)", signal, signal_names)
     points = [point for run, recipe in recipes.items() for point in points_of(run, recipe, every)]
     tasks = held_out(first.tasks, split, problems, first.seed)
-    claim_place(RunDirectory(out or directories[0]).path)
-    played: dict[tuple[int, int], tuple[Episode, ...]] = {}
+    place = RunDirectory(out or directories[0]).path
+    claim_place(place)
+    depends_on = {
+        "what": "seats",
+        "points": [point_stamp(point.run, point.step) for point in points],
+        "roles": [[roles, resolved_json(recipe)] for recipe in recipes.values()],
+        "problems": [problems, n, split, first.seed],
+    }
+    with kept_work(place / FILE, depends_on, say) as work:
+        played = _play_pairs(points, recipes, roles, tasks, n, split, device, say, work)
+        cells = _pair_cells(played, recipes, roles, signal)
+        figures = {
+            "every": every,
+            "seats": list(roles),
+            "signal": signal,
+            "split": split,
+            "problems": len(tasks),
+            "asked": problems,
+            "n": n,
+            "players": [point.json() for point in points],
+            "cells": cells,
+        }
+        return write_figures(place, FILE, FORMAT, figures)
+
+
+PlayedPairs = dict[tuple[int, int], tuple[Episode, ...]]  # places of row and column → what they played
+
+
+def _play_pairs(
+    points: Sequence[RunPoint],
+    recipes: Mapping[str, Recipe],
+    roles: tuple[str, str],
+    tasks: Sequence[Task],
+    n: int,
+    split: str,
+    device: str,
+    say: Say,
+    work: KeptWork,
+) -> PlayedPairs:
+    """What all pairs of players play; pairs that an earlier try has played are taken from ``work``."""
+    seed = next(iter(recipes.values())).seed
+    played: PlayedPairs = {}
     for i, row in enumerate(points):
         for j, trainer in enumerate(seat_trainers(row, points, recipes, roles[1], device)):
-            playing_roles = {**trainer.recipe.roles, roles[1]: trainer.recipe.roles[RIVAL]}
-            protocol = trainer.recipe.evaluation.protocol
-            runner = trainer.make_runner(evaluation_seed(first.seed), roles=playing_roles)
-            played[i, j] = runner.collect(protocol, tasks, step=EVALUATION_STEP, split=f"seats/{split}", group_size=n)
-            check_measured(f"problems of {split}", played[i, j], runner.set_aside)
-        say(f"{row.run} after step {row.step} has met {count_of(len(points), 'player')}")
 
+            def play(trainer: CoTrainer = trainer) -> list[Any]:
+                playing_roles = {**trainer.recipe.roles, roles[1]: trainer.recipe.roles[RIVAL]}
+                runner = trainer.make_runner(evaluation_seed(seed), roles=playing_roles)
+                episodes = runner.collect(
+                    trainer.recipe.evaluation.protocol,
+                    tasks,
+                    step=EVALUATION_STEP,
+                    split=f"seats/{split}",
+                    group_size=n,
+                )
+                check_measured(f"problems of {split}", episodes, runner.set_aside)
+                return [episode_to_json(episode) for episode in episodes]
+
+            played[i, j] = tuple(map(episode_from_json, work.part(f"{i} {j}", play)))
+        say(f"{row.run} after step {row.step} has met {count_of(len(points), 'player')}")
+    return played
+
+
+def _pair_cells(
+    played: PlayedPairs, recipes: Mapping[str, Recipe], roles: tuple[str, str], signal: str
+) -> list[dict[str, Any]]:
+    """The figures of all pairs."""
     one_prompt = len({recipe.roles[role].prompt for recipe in recipes.values() for role in roles}) == 1
     cells = []
     for i, j in played:
@@ -113,19 +171,7 @@ def play_seats(
             both = [(played[i, j], roles[0]), (played[j, i], roles[1])]
             cell["either"] = estimate_json(mean_signal(both, signal))
         cells.append(cell)
-
-    figures = {
-        "every": every,
-        "seats": list(roles),
-        "signal": signal,
-        "split": split,
-        "problems": len(tasks),
-        "asked": problems,
-        "n": n,
-        "players": [point.json() for point in points],
-        "cells": cells,
-    }
-    return write_figures(out or directories[0], FILE, FORMAT, figures)
+    return cells
 
 
 def check_same_games(recipes: Mapping[str, Recipe], seats: tuple[str, str]) -> None:
