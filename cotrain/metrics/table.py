@@ -395,6 +395,12 @@ def metric_named(name: str) -> Metric | None:
     return next((m for m in TABLE if m.name_pattern.fullmatch(name)), None)
 
 
+def improvement_sign(figure: str) -> float:
+    """-1 of a figure whose small values are good, such as "verifier/gap"; 1 of any other."""
+    metric = metric_named(figure.rpartition("/")[2])
+    return -1.0 if metric is not None and metric.better < 0 else 1.0
+
+
 def labelled_metric(name: str, values: Iterable[float] = ()) -> Metric:
     """How to read a metric, with its label filled in. Where its unit is not known it is a share if all ``values`` lie
     in [0, 1]."""

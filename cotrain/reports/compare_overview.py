@@ -210,7 +210,9 @@ def rate_cells(compare: Mapping[str, Any]) -> TextTable:
     head = ["recipe", "figure", *(f"{rate:g}" for rate in grid), "taken"]
     rows = []
     for name, arm_rates in rates_json.get("arms", {}).items():
-        scores = {rate: number_text(score, share=True) for rate, score in arm_rates["scores"]}
+        scores = {}
+        for rate, score in arm_rates["scores"]:
+            scores[rate] = number_text(math.nan if score is None else score, share=True)
         chosen_rate = f"{arm_rates['chosen']:g}"
         if arm_rates["edge"]:
             chosen_rate += " (edge of the grid: a wider one may hold a better)"

@@ -15,7 +15,7 @@ from cotrain.core.types import has_split
 from cotrain.core.verbosity import ProgressPrinter, clock_text, count_of
 from cotrain.metrics.clusters import Figure
 from cotrain.metrics.steps import flops_of
-from cotrain.metrics.table import metric_named
+from cotrain.metrics.table import improvement_sign
 from cotrain.rollout.runner import JointProgress
 from cotrain.runs.directory import RunDirectory, rows_of
 from cotrain.storage.jsonl import read_jsonl
@@ -180,8 +180,7 @@ def best_step(directory: RunDirectory, figure: str) -> int | None:
     ConfigError where that is the first one: then it may never be measured."""
     if not figure:
         return None
-    metric = metric_named(figure.rpartition("/")[2])
-    sign = -1.0 if metric is not None and metric.better < 0 else 1.0
+    sign = improvement_sign(figure)
     best: tuple[float, int] | None = None
     for row in rows_of(directory.metrics):
         if row.get("kind") != "evaluation":

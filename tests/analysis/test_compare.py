@@ -183,6 +183,33 @@ def test_rates_are_chosen_at_the_cost_that_is_made_equal(tmp_path, monkeypatch):
         assert all(is_done(folder) for wave in waves_of_work for folder in wave)
 
 
+@pytest.mark.whole
+def test_of_an_error_the_smallest_is_best_and_a_rate_at_which_it_is_undefined_is_not_taken(tmp_path):
+    made = begun(plan(tmp_path, rates=(1e-4, 4e-4, 2e-4), seeds=1, measure="solver/failed"))
+    for arm in ("plain", "judged"):
+        for rate, failed in ((1e-4, 0.3), (2e-4, 0.1), (4e-4, None)):
+            undefined = {} if failed is None else {"solver/failed": failed}
+            made_run(tmp_path / arm / f"rate-{rate:g}" / f"seed-{FIRST_SEED}", {"solver/pass@1": 0.5} | undefined)
+        made_run(tmp_path / arm / "seed-0", {"solver/pass@1": 0.6})
+    lines = []
+    result = compare(made, say=lines.append)
+    assert result["rates"]["arms"]["plain"]["scores"] == [(1e-4, 0.3), (2e-4, 0.1), (4e-4, None)]
+    assert {arm["chosen"] for arm in result["rates"]["arms"].values()} == {2e-4}
+    assert any("solver/failed is undefined at 0.0004" in line for line in lines), lines
+    assert "undefined" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.whole
+def test_a_figure_that_one_run_lacks_is_a_result_if_another_run_has_it(tmp_path):
+    made = begun(plan(tmp_path, seeds=1))
+    made_run(tmp_path / "plain" / "seed-0", {"solver/pass@1": 0.6})
+    made_run(tmp_path / "judged" / "seed-0", {"solver/pass@1": 0.5, "verifier/balanced_accuracy": 0.7})
+    needed = {"plain": {"verifier/balanced_accuracy"}, "judged": {"verifier/balanced_accuracy"}}
+    assert compare(made, needed_figures=needed)["table"]
+    with refuses("E_UNKNOWN_MEASURE", names="verifier/balanced_acuracy"):
+        compare(made, needed_figures={"plain": {"verifier/balanced_acuracy"}})
+
+
 def _with_measure(out: Path, measure: str) -> Path:
     """The same runs under the settings of another measure."""
     settings = json.loads((out / "settings.json").read_text())

@@ -35,8 +35,8 @@ from typing import Any
 from cotrain.analysis.comparison import asking
 from cotrain.analysis.comparison.arms import Arm, distinct_arms, recipe_of_arm, shown_settings, under_current_names
 from cotrain.analysis.comparison.plan import ComparisonPlan
-from cotrain.analysis.comparison.rates import check_figure, choose_rates, rate_settings
-from cotrain.analysis.comparison.runs import collect_run, end_figures_of, run_command
+from cotrain.analysis.comparison.rates import check_measured_once, choose_rates, rate_settings
+from cotrain.analysis.comparison.runs import collect_run, end_figures_of, is_done, run_command
 from cotrain.analysis.comparison.waves import RunKey, run_at_equal_cost
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError
@@ -141,8 +141,9 @@ def compare(
         return build_command(by_label[run.label], run.seed, folder_of_run[run], rates_by_label[run.label])
 
     def check_figures(run: RunKey) -> None:
+        finished = [end_figures_of(folder) for folder in folder_of_run.values() if is_done(folder)]
         for figure in (needed_figures or {}).get(run.label, ()):
-            check_figure(f"measure of arm {run.label!r}", figure, end_figures_of(folder_of_run[run]))
+            check_measured_once(f"measure of arm {run.label!r}", figure, finished)
 
     dearest = run_at_equal_cost(plan, folder_of_run, own_command, n_workers, say, check_figures)
     result: dict[str, Any] = {

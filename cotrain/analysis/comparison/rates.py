@@ -9,18 +9,19 @@ is said to be one: a wider grid may hold a better.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotrain.analysis.comparison.arms import Arm
-from cotrain.analysis.comparison.runs import ENDLESS
+from cotrain.analysis.comparison.runs import ENDLESS, is_done
 from cotrain.analysis.comparison.waves import RunKey, run_at_equal_cost
 from cotrain.config.policies import Learning
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import UnknownName
+from cotrain.metrics.table import improvement_sign
 from cotrain.reports.compare_table import in_reading_order
+from cotrain.runs.directory import RunDirectory
 from cotrain.storage.jsonl import read_jsonl
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def choose_rates(
     workers: int,
     say: Callable[[str], None],
 ) -> dict[str, dict[str, Any]]:
-    """arm → ``{"measure", "scores": [[rate, figure], …], "chosen", "edge"}``. Runs are in ``ARM/rate-R/``."""
+    """arm → ``{"measure", "scores": [[rate, figure or None], …], "chosen", "edge"}``. Runs are in ``ARM/rate-R/``."""
     seeds = range(FIRST_SEED, FIRST_SEED + plan.rate_seeds)
     grid = sorted(set(plan.rates))
     places = {
@@ -72,30 +73,34 @@ def choose_rates(
         further = (*MEASURE_SETTINGS, *once, *rate_settings(recipe, place.rate))
         return command(by_label[place.label], place.seed, places[place], further)
 
-    def check_measured(place: RunKey) -> None:
+    def figures_of_run(run: RunKey) -> dict[str, float]:
+        return _end_figures(places[run], recipes[run.label].evaluation.best)
+
+    def check_measured(run: RunKey) -> None:
         if plan.measure:
-            figures = _end_figures(places[place], recipes[place.label].evaluation.best)
-            check_figure(validation_measure_of(place.label), plan.measure, figures)
+            finished = [figures_of_run(other) for other, folder in places.items() if is_done(folder)]
+            check_measured_once(validation_measure_of(run.label), plan.measure, finished)
 
     run_at_equal_cost(plan, places, trial_command, workers, say, check_measured)
     chosen_by_arm = {}
     for arm in arms:
-        best = recipes[arm.label].evaluation.best
         ends: dict[float, list[dict[str, float]]] = {}  # rate → the figures of each seed at its end
         for rate in grid:
-            ends[rate] = [_end_figures(places[RunKey(arm.label, seed, rate)], best) for seed in seeds]
-        seen_rates: set[str] = set()
+            ends[rate] = [figures_of_run(RunKey(arm.label, seed, rate)) for seed in seeds]
+        seen_figures: set[str] = set()
         for runs in ends.values():
-            seen_rates.update(*runs)
+            seen_figures.update(*runs)
 
-        measure = plan.measure or _default_measure(seen_rates)
-        scores = []
-        for rate in grid:
-            score = _mean([run.get(measure, math.nan) for run in ends[rate]])
-            scores.append([rate, score])
-        if any(math.isnan(score) for _, score in scores):
-            raise UnknownName(validation_measure_of(arm.label), measure, seen_rates)
-        chosen, _ = max(scores, key=lambda pair: (pair[1], -pair[0]))  # equal scores: the lower rate
+        measure = plan.measure or _default_measure(seen_figures)
+        scores = [(rate, _mean([run.get(measure) for run in ends[rate]])) for rate in grid]
+        defined = [(rate, score) for rate, score in scores if score is not None]
+        if not defined:
+            raise UnknownName(validation_measure_of(arm.label), measure, seen_figures)
+        if len(defined) < len(scores):
+            undefined = ", ".join(f"{rate:g}" for rate, score in scores if score is None)
+            say(f"{arm.label}: {measure} is undefined at {undefined}, so that is not taken")
+        sign = improvement_sign(measure)
+        chosen, _ = max(defined, key=lambda pair: (sign * pair[1], -pair[0]))  # equal scores: the lower rate
         edge = len(grid) > 1 and chosen in (grid[0], grid[-1])
         chosen_by_arm[arm.label] = {"measure": measure, "scores": scores, "chosen": chosen, "edge": edge}
         say(f"{arm.label}: learning rate {chosen:g}" + (", at the edge of the grid" if edge else ""))
@@ -113,11 +118,27 @@ def check_figure(kind: str, figure: str, known: Collection[str] | None) -> None:
         raise UnknownName(kind, figure, known)
 
 
+def check_measured_once(kind: str, figure: str, figures_of_runs: Iterable[Collection[str]]) -> None:
+    """Raise UnknownName for a figure that no finished run has. Where another one has it, it is undefined in this one,
+    as where a verifier wrote nothing readable, and that is a result."""
+    names: set[str] = set()
+    for figures in figures_of_runs:
+        names.update(figures)
+    check_figure(kind, figure, names)
+
+
 def _end_figures(folder: Path, best: str) -> dict[str, float]:
-    """The figures of the last evaluation on validation problems, or of that which is ``best`` in this figure."""
+    """The figures of the last evaluation on validation problems, or of that which is ``best`` in this figure; without
+    those that are undefined."""
+    from cotrain.runs.figures import best_step  # with torch, which whoever only reads a plan does without
+
     rows = [row for row in read_jsonl(folder / "metrics.jsonl") if row.get("kind") == "evaluation"]
-    end = max(rows, key=lambda row: row[f"eval/{best}"]) if best else rows[-1]
-    return {key.removeprefix("eval/"): value for key, value in end.items() if key.startswith("eval/")}
+    finished_steps = best_step(RunDirectory(folder), best)
+    end = rows[-1]
+    if finished_steps is not None:
+        end = next(row for row in rows if row["step"] + 1 == finished_steps)
+    figures = {key.removeprefix("eval/"): value for key, value in end.items() if key.startswith("eval/")}
+    return {name: value for name, value in figures.items() if value is not None}
 
 
 def _default_measure(keys: set[str]) -> str:
@@ -125,5 +146,7 @@ def _default_measure(keys: set[str]) -> str:
     return next((key for key in in_reading_order(keys) if key.count("/") == 1 and key.endswith("/pass@1")), "pass@1")
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
+def _mean(values: Sequence[float | None]) -> float | None:
+    """None where one of the values is undefined."""
+    defined = [value for value in values if value is not None]
+    return sum(defined) / len(defined) if len(defined) == len(values) else None

@@ -58,7 +58,8 @@ def _begin_study(study: Study) -> dict[str, Any]:
     """Return the content of ``study.json``: a new one, or the one of a study that was begun."""
     path = study.out / "study.json"
     if not path.exists():
-        if study.out.is_dir() and any(study.out.iterdir()):
+        entries = [one for one in study.out.iterdir() if not one.name.startswith(".")] if study.out.is_dir() else []
+        if entries:
             raise ConfigError(
                 f"{study.out} holds something else than this study; change out in {study.path}", code="E_OUT_NOT_STUDY"
             )
