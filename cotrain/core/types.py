@@ -44,6 +44,9 @@ class Grade:
     reason: str | None = None  # a short fixed phrase, always set when value is None; with False it may say why
 
     def __post_init__(self) -> None:
+        to_python = getattr(self.value, "item", None)  # of a bool of numpy or torch
+        if to_python is not None:
+            object.__setattr__(self, "value", to_python())
         if self.value is not None and not isinstance(self.value, bool):
             raise ConfigError(
                 f"Grade: value is {self.value!r}; expected True, False, or None with a reason (points for a part of an "

@@ -88,6 +88,11 @@ WHEN_BUILT = {
 }
 
 
+def test_a_bool_of_numpy_is_a_grade():
+    """Such as numpy.isclose returns."""
+    assert Grade(value=np.bool_(True)).value is True
+
+
 def task_of(**fields):
     plain = {"id": "mine/0", "prompt": "2 + 2?", "gold": "4", "solution": None, "difficulty": 0.0, "grader": Says(True)}
     return Task(**{**plain, **fields})
