@@ -10,7 +10,7 @@ from cotrain.algorithms.class_balance import ClassBalance
 from cotrain.algorithms.policy_gradient import KLPenalty, PolicyGradient
 from cotrain.config.override import override
 from cotrain.config.policies import adapter, critic, ema, frozen, program, trainable
-from cotrain.config.recipe import Objective, check_due
+from cotrain.config.recipe import Objective, check_due, check_problems
 from cotrain.config.registry import find_recipe
 from cotrain.config.schedule import constant_schedule
 from cotrain.core.arguments import Positive
@@ -18,6 +18,7 @@ from cotrain.core.notes import CORRECT
 from cotrain.core.signals import AGREEMENT, CLASS_LABEL, FORMAT, OUTCOME, STEP, Signal, gives
 from cotrain.metrics.heldout import measure_metadata, measure_selection, measure_solver, measure_verifier
 from cotrain.recipes.grpo import grpo
+from cotrain.recipes.magrpo import magrpo
 from cotrain.recipes.tango import tango
 from cotrain.rollout.reviews import solve_then_verify
 from cotrain.rollout.stores import TaskPool
@@ -394,3 +395,32 @@ def test_a_protocol_takes_a_task_and_roles():
         replace(made, schedule=constant_schedule(alone, "generator"))
     with refuses("E_NOT_FUNCTION", names=("evaluation", "'solve'")):
         replace(made, evaluation=replace(made.evaluation, protocol="solve"))
+
+
+def test_a_loss_without_a_ratio_is_answered_with_what_would_correct_it():
+    with refuses("E_LOSS_WITHOUT_RATIO", names=("updates_per_batch=1", "algorithm.loss.cap=2")):
+        check_due(magrpo(updates_per_batch=2))
+
+
+class DrawnAnew:
+    """A source that gives another problem each time."""
+
+    name = "drawn"
+
+    def __init__(self):
+        self.calls = 0
+
+    def size(self, split):
+        return None
+
+    def get(self, split, index):
+        self.calls += 1
+        return EASY.get(split, self.calls)
+
+    def describe(self):
+        return {"kind": self.name, "settings": {}}
+
+
+def test_a_source_that_gives_another_problem_each_time_is_refused():
+    with refuses("E_SOURCE_NOT_REPEATABLE", names="get('train', 0)"):
+        check_problems(replace(grpo(), tasks=DrawnAnew()))
