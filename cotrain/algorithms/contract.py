@@ -421,11 +421,13 @@ def fields_of_object(thing: object) -> dict[str, Any]:
     return dict(getattr(thing, "__dict__", {}))
 
 
-def check_unchanged(algorithm: Algorithm, fields_before: Mapping[str, Any]) -> None:
+def check_unchanged(algorithm: Algorithm, fields_before: Mapping[str, Any], state: State) -> None:
     """Raise ConfigError for an algorithm that set a field of its own in ``credit``: no checkpoint holds it, and a
-    resumed run would begin with the old value."""
+    resumed run would begin with the old value. A number or text that is in its ``state``, too, is held by that."""
+    held = [value for value in state.values() if isinstance(value, int | float | str)]
     for name, value in fields_of_object(algorithm).items():
-        if name in fields_before and fields_before[name] is not value:
+        is_held = isinstance(value, int | float | str) and value in held
+        if name in fields_before and fields_before[name] is not value and not is_held:
             raise ConfigError(
                 f"credit of {type(algorithm).__name__} changed self.{name}, which no checkpoint holds; what it "
                 f"remembers is its state: read state.get({name!r}), and return the new one as the second value",

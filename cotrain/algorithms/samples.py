@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from numbers import Real
 from typing import Literal, NamedTuple
 
 from cotrain.algorithms.contract import ContextTokens, Sample
@@ -182,7 +183,7 @@ def check_rewards(owner: str, rewards: RewardWeights) -> None:
                 code="E_REWARD_NOT_SIGNAL",
             )
         weights = (weight.start, weight.end) if isinstance(weight, Anneal) else (weight,)
-        if not all(isinstance(value, int | float) and 0.0 <= value < math.inf for value in weights):
+        if not all(isinstance(value, Real) and 0.0 <= value < math.inf for value in weights):
             raise ConfigError(
                 f"{owner}: the weight of reward {signal.name!r} is {weight}, expected a number of at least 0; what "
                 "shall be avoided gets a negative reward from the protocol",

@@ -50,7 +50,8 @@ def tokenizer(argv: Sequence[str]) -> int:
     arguments = parser.parse_strictly(argv)
 
     check_unused(arguments.out)
-    claim_place(Path(arguments.out).parent)
+    out = Path(arguments.out)
+    claim_place(out if out.is_dir() else out.parent)
     load_libraries()
     from cotrain.pretraining.pretrain import sample_texts
     from cotrain.pretraining.tokenizer import train_tokenizer
@@ -61,7 +62,7 @@ def tokenizer(argv: Sequence[str]) -> int:
     note_columns(texts)
 
     new_tokenizer = train_tokenizer(sample_texts(texts), arguments.vocab_size)
-    with filled_directory(Path(arguments.out)) as folder:
+    with filled_directory(out) as folder:
         new_tokenizer.save_pretrained(folder)
         write_quarantine(quarantine, str(folder))
     print(f"tokenizer: {arguments.out}  ({len(new_tokenizer)} tokens)")

@@ -30,6 +30,7 @@ from cotrain.core.verbosity import (
     tell_result,
 )
 from cotrain.data.malformed_rows import Quarantine
+from cotrain.storage.file_ops import can_be_filled
 from cotrain.storage.kept_work import claim_place
 from cotrain.storage.schemas import QUARANTINE
 
@@ -143,10 +144,7 @@ def _check_world(parser: Parser, arguments: Any) -> None:
 def check_unused(out: str, *, resumable: bool = False) -> None:
     """Raise RunDirectoryError where ``out`` is no new or empty directory."""
     path = Path(out)
-    if not path.exists():
-        return
-    is_empty = path.is_dir() and not any(path.iterdir())
-    if not is_empty:
+    if not can_be_filled(path):
         resume_hint = ", or go on with --resume" if resumable and path.is_dir() else ""
         raise RunDirectoryError(
             f"{out} is not an empty directory; choose another --out{resume_hint}", code="E_OUT_NOT_EMPTY"

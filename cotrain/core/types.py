@@ -8,6 +8,7 @@ in a conversation of several turns those between the turns too, which were not s
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -46,7 +47,8 @@ class Grade:
     def __post_init__(self) -> None:
         to_python = getattr(self.value, "item", None)  # of a bool of numpy or torch
         if to_python is not None:
-            object.__setattr__(self, "value", to_python())
+            with suppress(ValueError, RuntimeError):  # it holds several
+                object.__setattr__(self, "value", to_python())
         if self.value is not None and not isinstance(self.value, bool):
             raise ConfigError(
                 f"Grade: value is {self.value!r}; expected True, False, or None with a reason (points for a part of an "

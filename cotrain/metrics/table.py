@@ -396,7 +396,7 @@ def metric_named(name: str) -> Metric | None:
 
 
 def improvement_sign(figure: str) -> float:
-    """-1 of a figure whose small values are good, such as "verifier/gap"; 1 of any other."""
+    """-1 of a figure whose small values are good, such as "verifier/calibration_error"; 1 of any other."""
     metric = metric_named(figure.rpartition("/")[2])
     return -1.0 if metric is not None and metric.better < 0 else 1.0
 

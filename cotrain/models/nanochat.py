@@ -38,7 +38,7 @@ from cotrain.core.input_files import parse_json
 from cotrain.models.load import load_config, load_model, save_model
 from cotrain.models.nanochat_gpt import SMEAR_GATE, VALUE_GATE, NanoChatGPTConfig
 from cotrain.models.tiktoken_encoding import encoding_state, pickle_encoding, read_encoding
-from cotrain.storage.file_ops import filled_directory
+from cotrain.storage.file_ops import can_be_filled, filled_directory
 from cotrain.storage.kept_work import claim_place
 
 Config = NanoChatConfig | NanoChatGPTConfig  # configurations of the first architecture and of the present one
@@ -90,9 +90,9 @@ def convert(
     """
     source = Path(directory)
     target = Path(out)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    if not can_be_filled(target):
         raise RunDirectoryError(f"{target} is not an empty directory; choose another --out", code="E_OUT_NOT_EMPTY")
-    claim_place(target.parent)
+    claim_place(target if target.is_dir() else target.parent)
     file, meta = _checkpoint_files(source, step)
     loaded_tokenizer = _find_tokenizer(source, None if tokenizer is None else Path(tokenizer))
     tensors = {name.removeprefix("_orig_mod."): tensor for name, tensor in _read_tensors(file).items()}

@@ -374,7 +374,7 @@ class CheckpointSaver:
         except Exception as error:
             has_weights_of_step = isinstance(error, NonFiniteLoss) or not self._is_updating
             if has_weights_of_step:
-                with suppress(CotrainError, OSError):  # the first error is the one to report
+                with suppress(Exception):  # the first error is the one to report
                     self._save()
             raise
 

@@ -156,13 +156,16 @@ def _metrics_of(name: str, store: Store) -> Mapping[str, float]:
 
 
 def complete_state(name: str, store: Store, initial: Store) -> State:
-    """The state of a store, for a checkpoint. Raises ConfigError where a store that is restored from it would be
-    another one: a resumed run would go on with less. ``initial``: the store with which a resumed run begins."""
+    """The state of a store, for a checkpoint. Raises ConfigError for a store whose state is still that of the beginning
+    although its metrics are others: a resumed run would go on with less. ``initial``: the store with which a resumed
+    run begins."""
     state = store.state()
     try:
         state_text = json.dumps(state)
     except (TypeError, ValueError):
         return state  # whoever writes the checkpoint says which value is none of JSON
+    if state_text != json.dumps(initial.state()):
+        return state  # metrics may be those of the last step, which no state needs to hold
     restored = initial.restore_state(json.loads(state_text))
     was = _as_text(_metrics_of(name, store))
     becomes = _as_text(_metrics_of(name, restored))

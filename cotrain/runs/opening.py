@@ -4,12 +4,13 @@ these."""
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cotrain.config.recipe import Recipe
-from cotrain.core.errors import ConfigError, RunDirectoryError, TooManyFailures, UnknownName
+from cotrain.core.errors import ConfigError, RunDirectoryError, UnknownName
 from cotrain.core.shipped import is_shipped
 from cotrain.core.verbosity import print_progress
 from cotrain.distributed.local import LocalBackend
@@ -23,6 +24,7 @@ from cotrain.runs.directory import RunDirectory, estimates_json
 from cotrain.runs.fitting import with_packing
 from cotrain.runs.out_of_room import DiskRetry
 from cotrain.storage.kept_work import claim_place
+from cotrain.trainer.evaluation import figure_names
 from cotrain.trainer.trainer import CoTrainer
 
 if TYPE_CHECKING:
@@ -151,12 +153,15 @@ def evaluate(
     if samples is not None and solver not in recipe.roles:
         raise UnknownName("role", solver, recipe.roles)
     recipe.tasks.size(split)  # raises UnknownName for a split that the source does not have
-    trainer = load_trainer(directory, recipe=recipe, step=step, device=device)
     if samples is not None:
-        _check_role_answers(trainer, split, solver)
+        declared = figure_names(recipe.evaluation, recipe.roles)
+        if declared is not None:  # else it shows once all problems are played
+            _check_role_answers(solver, declared)
+    trainer = load_trainer(directory, recipe=recipe, step=step, device=device)
     figures, episodes = trainer.evaluate(split, tasks or recipe.evaluation.tasks, group_size=samples)
     name = f"eval-{split}" if step is None else f"eval-{split}-step-{step}"
     if samples is not None:
+        _check_role_answers(solver, figures)
         figures |= measure_pass_at_k(solver, samples)(episodes)
         figures = {key: figures[key] for key in sorted(figures, key=figure_rank)}
         name = f"{name}-{samples}-samples"
@@ -166,14 +171,10 @@ def evaluate(
     return result
 
 
-def _check_role_answers(trainer: CoTrainer, split: str, role: str) -> None:
-    """Raise UnknownName for a role that answers no problems. One problem is played to know that, before many are."""
-    try:
-        figures, _ = trainer.evaluate(split, 1, group_size=1)
-    except TooManyFailures:
-        return  # others may do better than this problem
+def _check_role_answers(role: str, figures: Iterable[str]) -> None:
+    """Raise UnknownName for a role that answers no problems, by the names of figures that are measured."""
     answering = sorted(key.split("/")[0] for key in figures if key.endswith("/pass@1"))
-    if answering and role not in answering:
+    if role not in answering:
         raise UnknownName("role that answers problems", role, answering)
 
 

@@ -662,7 +662,7 @@ def _save_failed(run: ActiveRun, error: Exception) -> None:
     and is not saved."""
     if run.has_unsaved_step and run.trainer.can_redo_step and not _has_diverged(error):
         # Where this fails, too, the first error is the one to report, and the checkpoint before stays.
-        with suppress(CotrainError, OSError):
+        with suppress(Exception):
             _save_checkpoint(run)
 
 

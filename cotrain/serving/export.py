@@ -33,7 +33,7 @@ from cotrain.runs import manifest, opening
 from cotrain.runs.changes import check_foreign_code, check_models_exist, update_model_path
 from cotrain.runs.directory import RunDirectory
 from cotrain.storage import checkpoints
-from cotrain.storage.file_ops import REAL_FILES, Files, filled_directory, replace_file
+from cotrain.storage.file_ops import REAL_FILES, Files, can_be_filled, filled_directory, replace_file
 from cotrain.storage.io_progress import MegabytePace, Say, WatchedFiles, directory_bytes, watch_growth
 from cotrain.storage.kept_work import claim_place
 from cotrain.storage.tensor_files import split_part_name
@@ -89,9 +89,9 @@ def export_policy(
     if to not in FORMATS:
         raise UnknownName("format", to, FORMATS)
     target = Path(out)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    if not can_be_filled(target):
         raise RunDirectoryError(f"{target} is not an empty directory; choose another --out", code="E_OUT_NOT_EMPTY")
-    claim_place(target.parent)
+    claim_place(target if target.is_dir() else target.parent)
     if model is not None:
         check_foreign_code(directory)  # before anything of the run is changed
         update_model_path(directory, model)

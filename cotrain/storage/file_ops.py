@@ -91,13 +91,26 @@ def is_at(handle: int, path: Path) -> bool:
         return False
 
 
+PARTIAL = ".partial"  # end of the name of a directory that is being filled
+
+
+def can_be_filled(target: Path) -> bool:
+    """Whether ``filled_directory`` may make this directory: it is not there, or empty."""
+    if not target.exists():
+        return True
+    return target.is_dir() and all(path.name == PARTIAL for path in target.iterdir())
+
+
 @contextmanager
 def filled_directory(target: Path) -> Iterator[Path]:
     """Yield a new directory, for libraries to write into. Once the block has ended it becomes ``target``, which is not
-    there or empty: so all of it is there or nothing, also after a kill. What a kill leaves is beside ``target``, and
-    the next try removes it."""
+    there or empty (``can_be_filled``): so all of it is there or nothing, also after a kill. What a kill leaves is
+    beside ``target``, and the next try removes it.
+
+    An empty ``target`` may be a file system of its own, or in a directory that may not be written to: then all of this
+    happens in it."""
     target = target.resolve()
-    staging = target.with_name(f".{target.name}.partial")
+    staging = target / PARTIAL if target.is_dir() else target.with_name(f".{target.name}{PARTIAL}")
     if staging.exists():
         shutil.rmtree(staging)
     staging.mkdir(parents=True)

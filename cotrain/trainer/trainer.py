@@ -391,9 +391,10 @@ class CoTrainer:
         with meter.stage("credit"):  # gives the samples their advantages
             batch = Batch(samples=annotated, updates=version, planned=planned)
             fields = fields_of_object(algorithm)
-            returned = algorithm.credit(batch, self.algorithm_states[name])
+            state_before = self.algorithm_states[name]
+            returned = algorithm.credit(batch, state_before)
             credit, self.algorithm_states[name] = check_credit(algorithm, returned)
-            check_unchanged(algorithm, fields)
+            check_unchanged(algorithm, fields, state_before)
         with meter.stage("reference"):
             samples = self._with_reference(name, credit.samples)
             # An engine with weights of its own may give other log-probabilities than the learner. A sample whose

@@ -339,13 +339,15 @@ def test_a_measure_that_no_arm_has_is_refused_before_anything_is_run(tmp_path, c
     assert not (tmp_path / "out").exists()
 
 
-def test_a_measure_that_a_run_lacks_is_refused_when_the_first_one_is_done(tmp_path):
-    """The recipe may give it, and the run says that it did not."""
+def test_a_measure_that_the_first_two_runs_lack_is_refused(tmp_path):
+    """The recipe may give it, and the runs say that they did not. One of them might be the one in which it is
+    undefined."""
     study = read_study(written(tmp_path, FILE.replace("solver/greedy", "solver/majority@8").split("[gate]")[0]))
     begun(study)
     plan = study.parts["2 steps"]
     claim_directory(plan, list(plan.arms))
-    made_run(plan.out / "outcome" / "seed-0", {"solver/greedy": 0.5})
+    for arm in ("outcome", "oracle"):
+        made_run(plan.out / arm / "seed-0", {"solver/greedy": 0.5})
     lines: list[str] = []
     with refuses("E_UNKNOWN_MEASURE", names=("arm 'outcome'", "'solver/majority@8'", "solver/greedy")):
         run_study(study, say=lines.append)

@@ -10,7 +10,7 @@ import pytest
 
 from cotrain.serving import export
 from cotrain.serving.export import export_policy
-from cotrain.storage.file_ops import filled_directory
+from cotrain.storage.file_ops import can_be_filled, filled_directory
 from tests.helpers import TINY
 
 
@@ -35,3 +35,15 @@ def test_an_empty_working_directory_may_be_filled(tmp_path, monkeypatch):
         (folder / "sub").mkdir()
         (folder / "sub" / "weights").write_text("w")
     assert sorted(os.listdir()) == ["config.json", "sub"]
+
+
+def test_an_empty_directory_is_filled_from_within(tmp_path):
+    """It may be a file system of its own, such as a volume of a container, into which nothing can be renamed."""
+    target = tmp_path / "mounted"
+    target.mkdir()
+    (target / ".partial").mkdir()  # as a kill leaves it
+    assert can_be_filled(target)
+    with filled_directory(target) as folder:
+        assert folder.parent == target and os.listdir(tmp_path) == ["mounted"]
+        (folder / "config.json").write_text("{}")
+    assert os.listdir(target) == ["config.json"] and not can_be_filled(target)

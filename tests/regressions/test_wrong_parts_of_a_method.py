@@ -357,6 +357,24 @@ def test_an_algorithm_that_remembers_on_its_own_fields():
         CoTrainer(recipe_with(Remembers())).step()
 
 
+class Copies(Learn):
+    """It keeps a number of its state on itself as well, for ``loss_of``."""
+
+    def __init__(self):
+        self.batches = 0.5
+
+    def credit(self, batch, state):
+        self.batches = state.get("batches", 0.5)
+        credit, _ = super().credit(batch, state)
+        return credit, {"batches": self.batches + 1.0}
+
+
+def test_a_number_that_the_state_holds_may_be_on_a_field_too():
+    trainer = CoTrainer(recipe_with(Copies()))
+    trainer.step()
+    trainer.step()
+
+
 class Forgets(Learn):
     """Its samples keep the advantages with which they come: zeros."""
 
@@ -419,6 +437,20 @@ def test_a_store_of_ones_own_is_restored():
     trainer = CoTrainer(recipe)
     trainer.step()
     assert trainer.state()["stores"] == {"seen": {"n": 4}}
+
+
+class LastStep(Counter):
+    """A store with a metric of the last step alone, which it need not keep."""
+
+    def metrics(self):
+        return {"n": float(self.n), "added": float(self.n > 0)}
+
+
+def test_a_metric_of_the_last_step_need_not_be_in_the_state():
+    trainer = CoTrainer(recipe_with(stores={"seen": LastStep()}))
+    trainer.step()
+    trainer.step()
+    assert trainer.state()["stores"] == {"seen": {"n": 8}}
 
 
 def test_a_store_without_its_methods_is_refused_when_the_recipe_is_built():

@@ -273,7 +273,8 @@ def words_for(mutant: Mutant, by: str, tested: Reached | None) -> list[list[str]
     own = own_tests(mutant.file)
     calls = [[own]] if own.exists() else []
     if by == "folder":
-        calls.append([file for file in sorted(own.parent.glob("test_*.py")) if file != own])
+        others = [file for file in sorted(own.parent.glob("test_*.py")) if file != own]
+        calls += [others] if others else []
     return [["-m", "not whole", *(str(file.relative_to(ROOT)) for file in files)] for files in calls]
 
 

@@ -141,7 +141,7 @@ def _check_label_options(options: AuditOptions) -> None:
     if options.labels is not None and not labels_are_program and not Path(options.labels).is_file():
         raise DataError(f"no such file: {options.labels}", code="E_FILE_MISSING")
     if options.out is not None:
-        claim_place(options.out.absolute().parent)
+        claim_place(options.out if options.out.is_dir() else options.out.absolute().parent)
     if options.to_label is not None:
         check_label_file(options.to_label)
 

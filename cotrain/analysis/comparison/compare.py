@@ -35,7 +35,7 @@ from typing import Any
 from cotrain.analysis.comparison import asking
 from cotrain.analysis.comparison.arms import Arm, distinct_arms, recipe_of_arm, shown_settings, under_current_names
 from cotrain.analysis.comparison.plan import ComparisonPlan
-from cotrain.analysis.comparison.rates import check_measured_once, choose_rates, rate_settings
+from cotrain.analysis.comparison.rates import check_one_has, choose_rates, rate_settings
 from cotrain.analysis.comparison.runs import collect_run, end_figures_of, is_done, run_command
 from cotrain.analysis.comparison.waves import RunKey, run_at_equal_cost
 from cotrain.config.recipe import Recipe
@@ -71,8 +71,8 @@ def compare(
         recipes: the recipe of each arm, by its label, where they have been built; None: they are built here.
         needed_figures: of each arm, by its label, the figures that its runs have to have at their end.
 
-    Returns the content of the first. Raises ConfigError before anything is run, UnknownName as soon as a run is done
-    that lacks a figure, and StoppedBySignal when every run has been stopped."""
+    Returns the content of the first. Raises ConfigError before anything is run, UnknownName as soon as
+    several runs are done and none has such a figure, and StoppedBySignal when every run has been stopped."""
     arms = distinct_arms(plan.arms)
     if not plan.changed_code:
         _check_code_unchanged(plan, arms)
@@ -141,9 +141,10 @@ def compare(
         return build_command(by_label[run.label], run.seed, folder_of_run[run], rates_by_label[run.label])
 
     def check_figures(run: RunKey) -> None:
-        finished = [end_figures_of(folder) for folder in folder_of_run.values() if is_done(folder)]
-        for figure in (needed_figures or {}).get(run.label, ()):
-            check_measured_once(f"measure of arm {run.label!r}", figure, finished)
+        lacking = set((needed_figures or {}).get(run.label, ())) - end_figures_of(folder_of_run[run])
+        finished = [end_figures_of(folder) for folder in folder_of_run.values() if lacking and is_done(folder)]
+        for figure in sorted(lacking):
+            check_one_has(f"measure of arm {run.label!r}", figure, finished)
 
     dearest = run_at_equal_cost(plan, folder_of_run, own_command, n_workers, say, check_figures)
     result: dict[str, Any] = {

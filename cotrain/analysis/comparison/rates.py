@@ -9,7 +9,7 @@ is said to be one: a wider grid may hold a better.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,9 +77,10 @@ def choose_rates(
         return _end_figures(places[run], recipes[run.label].evaluation.best)
 
     def check_measured(run: RunKey) -> None:
-        if plan.measure:
-            finished = [figures_of_run(other) for other, folder in places.items() if is_done(folder)]
-            check_measured_once(validation_measure_of(run.label), plan.measure, finished)
+        if not plan.measure or plan.measure in figures_of_run(run):
+            return
+        finished = [figures_of_run(other) for other, folder in places.items() if is_done(folder)]
+        check_one_has(validation_measure_of(run.label), plan.measure, finished)
 
     run_at_equal_cost(plan, places, trial_command, workers, say, check_measured)
     chosen_by_arm = {}
@@ -118,9 +119,11 @@ def check_figure(kind: str, figure: str, known: Collection[str] | None) -> None:
         raise UnknownName(kind, figure, known)
 
 
-def check_measured_once(kind: str, figure: str, figures_of_runs: Iterable[Collection[str]]) -> None:
-    """Raise UnknownName for a figure that no finished run has. Where another one has it, it is undefined in this one,
-    as where a verifier wrote nothing readable, and that is a result."""
+def check_one_has(kind: str, figure: str, figures_of_runs: Collection[Collection[str]]) -> None:
+    """Raise UnknownName for a figure that none of several finished runs has. One run that lacks it says nothing yet: it
+    may be undefined there, as where a verifier wrote nothing readable."""
+    if len(figures_of_runs) < 2:
+        return
     names: set[str] = set()
     for figures in figures_of_runs:
         names.update(figures)

@@ -101,8 +101,8 @@ def _write_study(study: Study, document: Mapping[str, Any]) -> None:
 
 def recipes_of_parts(study: Study) -> dict[str, dict[str, Recipe]]:
     """The recipe of each arm, by its label, for each part. Raises UserError for an arm that could not run, and for a
-    measure of the study or of its gate that an arm cannot have; where that is not known, it shows with the first run.
-    """
+    measure of the study or of its gate that an arm cannot have; where that is not known, it shows once two runs are
+    done."""
     recipes = {}
     for name, plan in study.parts.items():
         recipes[name] = plan.make_recipes(distinct_arms(plan.arms))
