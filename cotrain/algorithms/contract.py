@@ -326,12 +326,12 @@ def name_of(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def shown(value: Any) -> str:
+def kind_text(value: Any) -> str:
     """What a value is, in few words: a tensor by its shape, all else by its type."""
     if isinstance(value, torch.Tensor):
         return f"a tensor of shape {tuple(value.shape)} and {str(value.dtype).removeprefix('torch.')}"
     if isinstance(value, tuple):
-        return f"({', '.join(map(shown, value))})" if value else "()"
+        return f"({', '.join(map(kind_text, value))})" if value else "()"
     return "None" if value is None else f"a {type(value).__name__}"
 
 
@@ -340,7 +340,7 @@ def check_row(function: Callable[..., Any], row: Any, length: int, what: str) ->
     is_row = isinstance(row, torch.Tensor) and row.is_floating_point() and tuple(row.shape) == (length,)
     if not is_row:
         raise ConfigError(
-            f"{name_of(function)} returned {shown(row)}; expected a tensor of floating-point numbers of shape "
+            f"{name_of(function)} returned {kind_text(row)}; expected a tensor of floating-point numbers of shape "
             f"({length},), one for each of the {what} that it was given",
             code="E_ADVANTAGE_RETURNED",
         )
@@ -352,7 +352,7 @@ def check_edited(edit: Callable[..., Any], returned: Any) -> tuple[list[Sample],
     is_pair = isinstance(returned, tuple) and len(returned) == 2
     if not (is_pair and isinstance(returned[0], Sequence) and isinstance(returned[1], Mapping)):
         raise ConfigError(
-            f"{name_of(edit)} returned {shown(returned)}; expected (the samples that are kept, "
+            f"{name_of(edit)} returned {kind_text(returned)}; expected (the samples that are kept, "
             "{reason: number of samples left out})",
             code="E_EDIT_RETURNED",
         )
@@ -367,14 +367,14 @@ def check_token_losses(
     is_shaped = is_pair and isinstance(returned[0], torch.Tensor) and returned[0].shape == mask.shape
     if not (is_shaped and isinstance(returned[1], Mapping)):
         raise ConfigError(
-            f"loss {name_of(loss)} returned {shown(returned)}; expected (the loss of each token, a tensor of shape "
+            f"loss {name_of(loss)} returned {kind_text(returned)}; expected (the loss of each token, a tensor of shape "
             f"{tuple(mask.shape)}; a dict of metrics of the same shape, which may be empty)",
             code="E_TOKEN_LOSS_RETURNED",
         )
     wrong = [name for name, value in returned[1].items() if getattr(value, "shape", None) != mask.shape]
     if wrong:
         raise ConfigError(
-            f"loss {name_of(loss)} returned the metric {wrong[0]!r} as {shown(returned[1][wrong[0]])}; expected a "
+            f"loss {name_of(loss)} returned the metric {wrong[0]!r} as {kind_text(returned[1][wrong[0]])}; expected a "
             f"tensor of shape {tuple(mask.shape)}, one value for each token",
             code="E_TOKEN_LOSS_RETURNED",
         )
@@ -386,7 +386,7 @@ def check_algorithm(where: str, algorithm: Any) -> Needs:
     algorithm needs."""
     missing = [method for method in ALGORITHM_METHODS if not callable(getattr(algorithm, method, None))]
     if missing:
-        given = f"{shown(algorithm)}, without {' and '.join(missing)}"
+        given = f"{kind_text(algorithm)}, without {' and '.join(missing)}"
         if callable(algorithm):
             given = f"the function {name_of(algorithm)}, which was not called"
         raise ConfigError(
@@ -397,7 +397,7 @@ def check_algorithm(where: str, algorithm: Any) -> Needs:
     needs = algorithm.needs()
     if not isinstance(needs, Needs):
         raise ConfigError(
-            f"{where}: needs() of {type(algorithm).__name__} returned {shown(needs)}; expected "
+            f"{where}: needs() of {type(algorithm).__name__} returned {kind_text(needs)}; expected "
             "Needs(reward_signals=(OUTCOME,), …) of cotrain.algorithms.contract",
             code="E_NOT_NEEDS",
         )
@@ -409,7 +409,7 @@ def check_credit(algorithm: Algorithm, returned: Any) -> tuple[Credit, State]:
     is_pair = isinstance(returned, tuple) and len(returned) == 2
     if not (is_pair and isinstance(returned[0], Credit) and isinstance(returned[1], dict)):
         raise ConfigError(
-            f"credit of {type(algorithm).__name__} returned {shown(returned)}; expected (Credit(samples=…, "
+            f"credit of {type(algorithm).__name__} returned {kind_text(returned)}; expected (Credit(samples=…, "
             "metrics=…), the state for the next batch, a dict, which is {} where nothing is remembered)",
             code="E_CREDIT_RETURNED",
         )
@@ -439,15 +439,15 @@ def check_loss_value(algorithm: Algorithm, returned: Any) -> Loss:
     """What ``loss_of`` returns: one number, by which the weights can be changed."""
     if not isinstance(returned, Loss):
         raise ConfigError(
-            f"loss_of of {type(algorithm).__name__} returned {shown(returned)}; expected Loss(value=…, sums={{}}) of "
-            "cotrain.algorithms.contract",
+            f"loss_of of {type(algorithm).__name__} returned {kind_text(returned)}; expected "
+            "Loss(value=…, sums={}) of cotrain.algorithms.contract",
             code="E_LOSS_RETURNED",
         )
     value = returned.value
     if not isinstance(value, torch.Tensor) or value.dim():
         raise ConfigError(
-            f"loss_of of {type(algorithm).__name__} returned a loss that is {shown(value)}; expected one number, the "
-            "sum over tokens divided by the totals",
+            f"loss_of of {type(algorithm).__name__} returned a loss that is {kind_text(value)}; expected one "
+            "number, the sum over tokens divided by the totals",
             code="E_LOSS_RETURNED",
         )
     if not value.requires_grad:
