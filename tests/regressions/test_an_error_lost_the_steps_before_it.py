@@ -23,6 +23,8 @@ from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, Heard
 from tests.runs.test_run import digest
 
+pytestmark = pytest.mark.whole  # each trains several runs
+
 BREAKS_AT: list[int] = []  # steps in which ``solve_unless_broken`` raises
 
 
