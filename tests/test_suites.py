@@ -374,6 +374,11 @@ def test_the_command_scores_a_run(given, sheet, tmp_path, capsys):
     out = "\n".join(score_lines(solved))
     assert "gsm8k: 2 problems, 2 samples, 1 reviews, after step 2" in out and "temperature 1.0, top_p 1.0" in out
     assert json.loads((run / "suite-gsm8k.json").read_text()) == solved
+    assert main([*words[:2], "--suite", "gsm8k", "--data", str(long), "--samples", "0", "--step", "0", "--json"]) == 0
+    (at_start,) = json.loads(capsys.readouterr().out)
+    assert at_start["settings"]["step"] == 0
+    assert json.loads((run / "suite-gsm8k-step-0.json").read_text()) == at_start
+    assert json.loads((run / "suite-gsm8k.json").read_text()) == solved
     command_refuses([*words[:2], "--data", str(long)], "E_COMMAND_LINE: --data | --suite", capsys)
 
 

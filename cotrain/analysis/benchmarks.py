@@ -10,10 +10,10 @@ Who does what, in a run or with a model by itself:
               (``rollout/tournament.py``)
 
 What came of each sample is a row of ``suite-NAME.jsonl`` in the run directory, and ``suite-NAME.json`` holds the scores
-(``metrics/suites.py``) next to the settings they were made with. The rows are written as they are made: the same
-command goes on where it was interrupted, and only prints what is finished. Rows of other settings, such as another
-checkpoint or more samples, are never written over: they go to the folder ``earlier``, and come back from there when
-their settings do.
+(``metrics/suites.py``) next to the settings they were made with; with ``--step N`` these are ``suite-NAME-step-N``. The
+rows are written as they are made: the same command goes on where it was interrupted, and only prints what is finished.
+Rows of other settings, such as another checkpoint or more samples, are never written over: they go to the folder
+``earlier``, and come back from there when their settings do.
 
 Left out: few-shot prompts, tools. A sample that does not fit its model's context counts as wrong.
 """
@@ -77,7 +77,7 @@ from cotrain.rollout.role import Role, Turn
 from cotrain.rollout.runner import JointProgress, Roles, RolloutRunner
 from cotrain.rollout.token_calls import tool_name, with_tool
 from cotrain.rollout.tournament import RATING, hold_tournament
-from cotrain.runs import opening
+from cotrain.runs import manifest, opening
 from cotrain.runs.check_models import check_tools
 from cotrain.runs.choose_formats import (
     AUTO,
@@ -131,21 +131,30 @@ def evaluate_suites(
     *,
     options: SuiteOptions | None = None,
     device: str = "cpu",
+    step: int | None = None,
     out: Path | str | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[dict[str, Any]]:
-    """Score a run's latest checkpoint, or a model, on suites. ``data``: see ``suite_data``. ``out``: where rows and
-    scores go, by default the run's directory, of a model ``evals/NAME``. ``say`` hears how the model answers and what
-    was set aside.
+    """Score a run's latest checkpoint, or a model, on suites. ``data``: see ``suite_data``. ``step``: the checkpoint
+    after so many steps, 0 for the start. ``out``: where rows and scores go, by default the run's directory, of a model
+    ``evals/NAME``. ``say`` hears how the model answers and what was set aside.
 
-    Returns for each suite ``{"suite", "settings", "figures"}``, as written to ``suite-NAME.json``, with "trained_on",
-    how many of its problems the run was trained on, where there are some. Raises UnknownName,
-    ConfigError, DataError before anything is sampled.
+    Returns for each suite ``{"suite", "settings", "figures"}``, as written to ``suite-NAME.json``, with ``step`` to
+    ``suite-NAME-step-N.json``. With "trained_on", how many of its problems the run was trained on, where there are
+    some. Raises UnknownName, ConfigError, DataError, RunDirectoryError for a step without a checkpoint, before anything
+    is sampled.
     """
     options = options or SuiteOptions()
+    is_model = opening.is_model(directory)
+    if is_model and step is not None:
+        raise ConfigError(
+            f"--step {step}: {directory} is a model and has no checkpoints; leave it out, or name a run",
+            code="E_STEP_OF_A_MODEL",
+        )
+    if step:
+        manifest.checkpoint_at(RunDirectory.open(directory), step)  # raises here, before anything is read
     paths = suite_data(suites, data)
     wait_for_room = DiskRetry(lambda: 0, say)
-    is_model = opening.is_model(directory)
     folder = RunDirectory(out or (Path("evals") / Path(directory).name if is_model else directory))
     needs_verifier = options.answer_format.of_reviews or any(name in JUDGED for name in suites)
     recipe = opening.recipe_of(directory, judging=needs_verifier)
@@ -163,8 +172,9 @@ def evaluate_suites(
             scoring_roles(name, recipe.roles, options)  # raises here, before a model is loaded
         _check_options_used(items, recipe.roles, options)
         claim_place(folder.path)  # raises here, before hours of sampling, where nothing can be written
-        for name in items:  # raises where another process plays the same suite for the same place
-            lock = RunLock(folder.path, f".suite-{name}.lock", what=f"suite {name!r} of {folder.path}")
+        stem_of = {name: f"suite-{name}" if step is None else f"suite-{name}-step-{step}" for name in items}
+        for name, stem in stem_of.items():  # raises where another process plays the same suite for the same place
+            lock = RunLock(folder.path, f".{stem}.lock", what=f"suite {name!r} of {folder.path}")
             stack.callback(lock.remove)
 
         recipe = _with_sampling_of(recipe, options)
@@ -173,7 +183,7 @@ def evaluate_suites(
             options = replace(options, answer_format=as_taught(recipe, options.answer_format, say))
         recipe = _with_answer_format(recipe, options, items, is_model=is_model, device=device, say=say)
         recipe = choose_verdict_format(recipe, options.answer_format, device=device, say=say, look=False)
-        trainer = opening.load_trainer(directory, recipe=recipe, device=device)
+        trainer = opening.load_trainer(directory, recipe=recipe, step=step, device=device)
         runner = trainer.evaluation_runner
         model_by_role = {
             role: trainer.recipe.policies[spec.policy].model for role, spec in trainer.recipe.roles.items()
@@ -190,11 +200,11 @@ def evaluate_suites(
         for name, suite_items in items.items():
             own_settings = suite_settings(name, suite_items, runner, options, model_by_role)
             settings = base_settings | {"data": paths[name]} | own_settings
-            rows_file = folder.path / f"suite-{name}.jsonl"
+            rows_file = folder.path / f"{stem_of[name]}.jsonl"
             rows = evaluate_suite(rows_file, name, suite_items, runner, options, settings, say)
             result = _suite_result(name, suite_items, rows, options, settings, training)
             results.append(result)
-            wait_for_room(folder.write_measurement, f"suite-{name}.json", result)
+            wait_for_room(folder.write_measurement, f"{stem_of[name]}.json", result)
     return results
 
 
@@ -721,7 +731,14 @@ def run_suites(arguments: argparse.Namespace, answer_format: AnswerFormat) -> in
     names = [name.strip() for name in arguments.suite.split(",")]
     say = print_aside if arguments.json else print_progress
     results = evaluate_suites(
-        arguments.directory, names, arguments.data, options=options, device=arguments.device, out=arguments.out, say=say
+        arguments.directory,
+        names,
+        arguments.data,
+        options=options,
+        device=arguments.device,
+        step=arguments.step,
+        out=arguments.out,
+        say=say,
     )
     if arguments.json:
         print(json_text(results))

@@ -93,7 +93,11 @@ TAKEN_BY_CORE = (  # arguments of ``cotrain eval`` that ``--suite core`` uses
 OF_SOLVERS = (  # arguments of ``cotrain eval --suite`` that are about answers, of which ``JUDGED`` suites have none
     *("samples", "solver", "comparer", "max_tokens", "tool", "answer_format", "prompt", "steps_as"),
 )
-NOT_GIVEN: tuple[object, ...] = (None, [], False)  # values of arguments that nobody typed
+
+
+def _is_given(value: object) -> bool:
+    """Whether somebody typed this value of an argument. 0 is one, though it equals False: ``--temperature 0``."""
+    return value is not None and value is not False and value != []
 
 
 def evaluate(argv: Sequence[str]) -> int:
@@ -132,9 +136,8 @@ def evaluate(argv: Sequence[str]) -> int:
 def _check_eval_flags(parser: Parser, arguments: argparse.Namespace) -> None:
     """Refuse flags that do not go together, before anything is loaded."""
     if arguments.suite is not None:
-        for name in ("split", "step"):
-            if getattr(arguments, name) is not None:
-                parser.error(f"--{name} does not go with --suite; leave out one of the two")
+        if arguments.split is not None:
+            parser.error("--split does not go with --suite; leave out one of the two")
         names = _suite_names(arguments)
         if "core" in names and len(names) > 1:
             parser.error("--suite core is measured by itself; run the other suites with a command of their own")
@@ -143,7 +146,7 @@ def _check_eval_flags(parser: Parser, arguments: argparse.Namespace) -> None:
         _check_used_by_suites(parser, arguments, names)
         return
 
-    misplaced = [name for name in NEED_SUITE if getattr(arguments, name) not in NOT_GIVEN]
+    misplaced = [name for name in NEED_SUITE if _is_given(getattr(arguments, name))]
     if misplaced:
         parser.error(f"--{misplaced[0].replace('_', '-')} goes with --suite; name the suites")
     # 0 is for suites, which are answered greedily as well. Of a run, --samples is another measurement than its usual
@@ -158,7 +161,7 @@ def _check_used_by_suites(parser: Parser, arguments: argparse.Namespace, names: 
 
     if not all(name in JUDGED for name in names):
         return
-    unused = [name for name in OF_SOLVERS if getattr(arguments, name) not in NOT_GIVEN]
+    unused = [name for name in OF_SOLVERS if _is_given(getattr(arguments, name))]
     if unused:
         parser.error(
             f"--{unused[0].replace('_', '-')} is about answers, and {', '.join(names)} has none: its solutions are "
@@ -192,9 +195,7 @@ def _on_core(parser: Parser, arguments: argparse.Namespace) -> int:
     from cotrain.storage.kept_work import claim_place
     from cotrain.storage.schemas import QUARANTINE
 
-    misplaced = [
-        name for name, value in vars(arguments).items() if name not in TAKEN_BY_CORE and value not in NOT_GIVEN
-    ]
+    misplaced = [name for name, value in vars(arguments).items() if name not in TAKEN_BY_CORE and _is_given(value)]
     if misplaced:
         parser.error(f"--{misplaced[0].replace('_', '-')} does not go with --suite core; leave it out")
     if not arguments.data:
@@ -229,9 +230,7 @@ def _on_core(parser: Parser, arguments: argparse.Namespace) -> int:
 
 
 def _eval_parser() -> Parser:
-    parser = Parser(
-        prog="cotrain eval", description="Measure a run's latest checkpoint, or a model, on held-out problems."
-    )
+    parser = Parser(prog="cotrain eval", description="Measure a checkpoint of a run, or a model, on held-out problems.")
     parser.add_argument("directory", metavar="DIR", help="a run, or with --suite a model: a directory or a Hub name")
     parser.add_argument(
         "--split", help="split of the problems: test, validation, ood_length, ood_template … (default: test)"

@@ -146,7 +146,9 @@ def test_figures_of_a_split_with_the_flags_of_a_suite(place, capsys):
     fails(capsys, "E_COMMAND_LINE: --reviews | --suite", "eval", TINY, "--reviews", "4")
     fails(capsys, "E_COMMAND_LINE: --samples K | at least 1", "eval", TINY, "--samples", "0")
     fails(capsys, "E_COMMAND_LINE: --samples K | --solver", "eval", TINY, "--solver", "solver")
-    fails(capsys, "E_COMMAND_LINE: --step | --suite", "eval", TINY, "--suite", "gsm8k", "--step", "1")
+    fails(capsys, "E_COMMAND_LINE: --temperature | --suite", "eval", TINY, "--temperature", "0")
+    fails(capsys, "E_COMMAND_LINE: --step | --suite core", "eval", TINY, "--suite", "core", "--step", "0")
+    fails(capsys, "E_STEP_OF_A_MODEL: --step 0", "eval", TINY, "--suite", "gsm8k", "--step", "0")
 
 
 def test_flags_of_a_suite_that_nothing_would_use(place, capsys):
@@ -221,6 +223,7 @@ def test_a_tilde_that_the_shell_left_is_the_home_directory_and_no_folder_of_that
 def test_a_step_without_a_checkpoint(place, finished, capsys):
     line = fails(capsys, "E_NO_SUCH_CHECKPOINT: step 9", "eval", finished, "--step", "9")
     assert line.endswith(": 1")  # the steps that there are
+    fails(capsys, "E_NO_SUCH_CHECKPOINT: step 9", "eval", finished, "--step", "9", "--suite", "jsonl")
 
 
 @pytest.mark.parametrize("recipe", ["grpo", "grpo --outcome-noise 0.2", "tango", "judged"])
