@@ -35,6 +35,7 @@ from cotrain.distributed.contract import Backend
 from cotrain.distributed.local import LocalBackend
 from cotrain.metrics.clusters import counts_json, paired_changes
 from cotrain.metrics.steps import flops_of
+from cotrain.metrics.table import untold_note
 from cotrain.rollout.runner import BatchProgress
 from cotrain.runs import manifest
 from cotrain.runs.code_record import check_code_unchanged, code_json, record_changed_code, trust_code_of
@@ -51,6 +52,7 @@ from cotrain.runs.directory import (
     rows_of,
 )
 from cotrain.runs.figures import (
+    BEST,
     best_step,
     check_best,
     end_metrics,
@@ -160,6 +162,9 @@ def start_run(
         log = LoggingObserver(observer or SilentObserver(), directory.path)
         for note in packing_notes:
             log.message(note)
+        best = recipe.evaluation.best
+        if best and untold_note(BEST, best):
+            log.message(untold_note(BEST, best))
         _write_first_files(directory, trainer, saved_recipe, log)
         return _train_to_end(directory, trainer, saved_recipe, log)
 

@@ -199,6 +199,24 @@ def test_of_an_error_the_smallest_is_best_and_a_rate_at_which_it_is_undefined_is
     assert "undefined" in (tmp_path / "report.html").read_text()
 
 
+def test_of_a_gap_the_rate_nearest_to_zero_is_best(tmp_path):
+    arms = (make_arm("judged", "tango", {"model": TINY, "verifier": "frozen"}),)
+    made = begun(plan(tmp_path, arms=arms, rates=(1e-4, 2e-4, 4e-4), seeds=1, measure="gap"))
+    for rate, gap in ((1e-4, 0.3), (2e-4, -0.1), (4e-4, -0.4)):
+        made_run(tmp_path / "judged" / f"rate-{rate:g}" / f"seed-{FIRST_SEED}", {"solver/pass@1": 0.5, "gap": gap})
+    made_run(tmp_path / "judged" / "seed-0", {"solver/pass@1": 0.6})
+    result = compare(made, say=lambda line: None)
+    assert result["rates"]["arms"]["judged"]["chosen"] == 2e-4
+
+
+def test_a_measure_without_a_better_direction_chooses_no_rate(tmp_path):
+    arms = (make_arm("judged", "tango", {"model": TINY, "verifier": "frozen"}),)
+    made = plan(tmp_path, arms=arms, rates=(1e-4, 2e-4), measure="verifier/base_rate")
+    with refuses("E_NO_BEST_VALUE", names=("measure", "verifier/base_rate")):
+        compare(made)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.whole
 def test_a_figure_that_one_run_lacks_is_a_result_if_another_run_has_it(tmp_path):
     made = begun(plan(tmp_path, seeds=1))

@@ -10,7 +10,7 @@ from cotrain.recipes.tango import tango
 from cotrain.runs import opening
 from cotrain.runs import run as loop
 from cotrain.runs.directory import RunDirectory
-from cotrain.runs.figures import best_step
+from cotrain.runs.figures import best_step, check_best
 from tests.helpers import EASY, TINY
 from tests.sentences import refuses
 
@@ -84,6 +84,24 @@ def test_an_evaluation_without_the_figure_is_passed_over(tmp_path):
 def test_the_best_of_an_error_is_the_smallest(tmp_path):
     rows = [evaluation_row(step, calibration_error=value) for step, value in ((0, 0.4), (2, 0.1), (4, 0.3))]
     assert best_of(tmp_path, "calibration_error", *rows) == 2
+
+
+def test_the_best_gap_is_the_one_nearest_to_zero(tmp_path):
+    """A verifier that calls too few right is as wrong as one that calls too many right."""
+    gaps = ((0, 0.3), (2, -0.4), (4, -0.1), (6, 0.2))
+    rows = [{"step": step - 1, "kind": "evaluation", "eval/gap": gap, "eval/meta/gap": gap} for step, gap in gaps]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert best_step(RunDirectory(tmp_path), "gap") == best_step(RunDirectory(tmp_path), "meta/gap") == 4
+
+
+def test_a_figure_without_a_better_direction_is_refused_before_a_run_begins(tmp_path):
+    made = tango(steps=1, warmup=0, evaluate_every=1, ratio=(1, 0), verifier="frozen", **SMALL)
+    made = replace(made, evaluation=replace(made.evaluation, best="verifier/fixed/balanced_accuracy"))
+    check_best(made)
+    made = replace(made, evaluation=replace(made.evaluation, best="verifier/base_rate"))
+    with refuses("E_NO_BEST_VALUE", names=("evaluation.best", "verifier/base_rate")):
+        loop.start_run(made, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_it_wants_points_to_choose_from():
