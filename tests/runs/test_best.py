@@ -1,6 +1,7 @@
 """Early stopping: the end of a run is the state that was best on validation problems; and runs of so many updates."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from cotrain.runs import opening
 from cotrain.runs import run as loop
 from cotrain.runs.directory import RunDirectory
 from cotrain.runs.figures import best_step, check_best
+from cotrain.runs.log import SilentObserver
 from tests.helpers import EASY, TINY
 from tests.sentences import refuses
 
@@ -21,6 +23,16 @@ def stopped_early(steps, lr, **more):
     made = grpo(steps=steps, evaluate_every=1, lr=lr, kl=0.0, **SMALL)
     evaluation = replace(made.evaluation, best="solver/pass@1", curve_tasks=8, group_size=2, greedy=False, splits=())
     return replace(made, evaluation=evaluation, **more)
+
+
+class Heard(SilentObserver):
+    """Keeps what a run says."""
+
+    def __init__(self):
+        self.lines = []
+
+    def message(self, text):
+        self.lines.append(text)
 
 
 def curve(folder):
@@ -40,6 +52,22 @@ def test_the_end_is_the_best_state_and_its_checkpoint_stays(tmp_path):
     assert done.summary["after"]["solver/pass@1"]["value"] == again
     kept = sorted(path.name for path in (out / "checkpoints").iterdir() if path.name.startswith("step-"))
     assert len(kept) == 3, kept  # the two newest and the best
+
+
+@pytest.mark.whole
+def test_a_run_whose_best_checkpoint_is_gone_ends_with_the_last_one_and_says_so(tmp_path):
+    """It ended in an error after all of the training, and again each time it was resumed."""
+    out = tmp_path / "run"
+    recipe = stopped_early(3, 0.03)
+    chosen = loop.start_run(recipe, out, checkpoint_every=1).summary["chosen"]
+    assert chosen < 3
+    (out / "summary.json").unlink()  # the run was stopped before it measured its end
+    shutil.rmtree(out / "checkpoints" / f"step-{chosen:06d}")
+    heard = Heard()
+    done = loop.resume_run(recipe, out, observer=heard)
+    assert done.summary["chosen"] == done.summary["steps"] == 3
+    (line,) = [line for line in heard.lines if "the end is the last state" in line]
+    assert "after step 3" in line and f"after step {chosen}" in line and "solver/pass@1" in line
 
 
 @pytest.mark.parametrize("figure", ["solver/gredy", "slover/pass@1"])
