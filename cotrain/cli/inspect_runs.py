@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from cotrain.cli.common import (
     add_answer_flags,
@@ -37,46 +38,77 @@ def _hint_to_recipe(word: str, _: str) -> str:
 
 
 def list_recipes(argv: Sequence[str]) -> int:
-    parser = Parser(prog="cotrain list", description="The recipes that ship with cotrain, by what they are for.")
+    parser = Parser(prog="cotrain list", description="The recipes of cotrain, by what they are for, and of its zoo.")
     add_json_flag(parser)
     parser.parse_strictly(argv, _hint_to_recipe)
-    from cotrain.config.registry import find_recipe, recipe_names
+    from cotrain.config.registry import recipe_names
     from cotrain.config.run_config import RunConfig
+    from cotrain.core.registry import RECIPES, ZOO
     from cotrain.recipes import QUESTIONS
 
-    shared_defaults = RunConfig().values()
     width = max(60, min(100, shutil.get_terminal_size().columns)) - 2
-    shipped = {name for names in QUESTIONS.values() for name in names}
-    from_other_packages = [name for name in recipe_names() if name not in shipped]
-    groups: dict[str, Sequence[str]] = dict(QUESTIONS)
+    installed = recipe_names()
+    grouped = {name for names in QUESTIONS.values() for name in names}.union(ZOO[RECIPES])
+    groups: dict[str, Sequence[str]] = {**QUESTIONS, IN_ZOO: ZOO[RECIPES]}
+    from_other_packages = [name for name in installed if name not in grouped]
     if from_other_packages:
         groups["of other packages"] = from_other_packages
+
     listed = []
     for title, names in groups.items():
         print(title)
         for name in names:
             try:
-                build = find_recipe(name)
+                row = _recipe_row(name) if name in installed else _zoo_row(name)
             except ConfigError as error:  # a recipe of an installed package does not load
                 print_lines([_wrap_entry(str(error), width)])
                 continue
-
-            about = first_sentence(build.description)
-            print(_wrap_entry(f"{name}  {about}", width))
-            own_defaults = {}  # those that RunConfig does not have, or has otherwise
-            for parameter, argument in build.parameters.items():
-                if parameter == "tasks" or argument.is_required:  # a task source is no JSON
-                    continue
-                if argument.default is not None and argument.default != shared_defaults.get(parameter):
-                    own_defaults[parameter] = argument.default
-            listed.append({"name": name, "question": title, "about": about, "parameters": own_defaults})
-
+            print(_wrap_entry(f"{name}  {row['about']}", width))
+            listed.append({"name": name, "question": title, **row})
+        if title == IN_ZOO and not set(names) <= set(installed):
+            print(_wrap_entry(_how_to_install_zoo(), width))
         print()
 
-    settings = {name: value for name, value in shared_defaults.items() if value is not None}
+    settings = {name: value for name, value in RunConfig().values().items() if value is not None}
     tell_result({"recipes": listed, "settings": settings})
     print("`cotrain run RECIPE --help` says more of one, with its flags; `cotrain run RECIPE --out DIR` runs it")
     return 0
+
+
+IN_ZOO = "in the zoo, a package of its own"
+
+
+def _recipe_row(name: str) -> dict[str, Any]:
+    """What a recipe is about, and its parameters with a default that ``RunConfig`` does not have, or has otherwise.
+    Raises ConfigError where it does not load."""
+    from cotrain.config.registry import find_recipe
+    from cotrain.config.run_config import RunConfig
+
+    build = find_recipe(name)
+    shared_defaults = RunConfig().values()
+    own_defaults = {}
+    for parameter, argument in build.parameters.items():
+        if parameter == "tasks" or argument.is_required:  # a task source is no JSON
+            continue
+        if argument.default is not None and argument.default != shared_defaults.get(parameter):
+            own_defaults[parameter] = argument.default
+    return {"about": first_sentence(build.description), "installed": True, "parameters": own_defaults}
+
+
+def _zoo_row(name: str) -> dict[str, Any]:
+    """The same of a recipe of the zoo where that is not installed."""
+    from cotrain.core.registry import ZOO_RECIPES
+
+    return {"about": ZOO_RECIPES[name], "installed": False, "parameters": {}}
+
+
+def _how_to_install_zoo() -> str:
+    from cotrain.core.registry import zoo_folder
+
+    folder = zoo_folder()
+    if folder is None:
+        return "not installed: they are in zoo/ of cotrain's repository; `pip install -e zoo` in a clone brings them"
+    return f"not installed: they are in {folder}; `pip install -e {folder}` brings them"
 
 
 def _wrap_entry(text: str, width: int) -> str:
