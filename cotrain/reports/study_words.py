@@ -68,7 +68,7 @@ def _start_to_end(row: Mapping[str, Any] | None, measure: str) -> str:
 
 def study_verdicts(study: Mapping[str, Any]) -> TextTable:
     rows = [
-        [name, arm, row["reference"], row["words"]]
+        [name, arm, row["reference"] or "–", row["words"]]
         for name, part in study["parts"].items()
         for arm, row in part["arms"].items()
         if row["words"]

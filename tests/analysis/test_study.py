@@ -354,6 +354,20 @@ def test_a_measure_that_the_first_two_runs_lack_is_refused(tmp_path):
     assert not any("begins" in line for line in lines)
 
 
+def test_an_arm_in_which_the_measure_is_undefined_does_not_end_the_study(tmp_path):
+    """After all of its runs the study ended in an error, and again each time it was begun again."""
+    study = read_study(written(tmp_path, FILE.replace("solver/greedy", "solver/majority@8").split("[gate]")[0]))
+    begun(study)
+    for plan in study.parts.values():
+        claim_directory(plan, list(plan.arms))
+        for arm, figures in (("outcome", {"solver/majority@8": 0.5}), ("oracle", {})):
+            for seed in range(plan.seeds):
+                made_run(plan.out / arm / f"seed-{seed}", {"solver/pass@1": 0.4, **figures})
+    document = run_study(study, say=lambda line: None)
+    assert "no figure: it is undefined in all of its runs" in "\n".join(document["lines"])
+    assert "no figure: it is undefined in all of its runs" in study_markdown(document)
+
+
 @pytest.fixture
 def prepared(tmp_path, monkeypatch):
     """A folder in which what studies want made first has been made."""

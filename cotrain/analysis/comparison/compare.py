@@ -34,6 +34,7 @@ from typing import Any
 
 from cotrain.analysis.comparison import asking
 from cotrain.analysis.comparison.arms import Arm, distinct_arms, recipe_of_arm, shown_settings, under_current_names
+from cotrain.analysis.comparison.lacking import lacking_figures
 from cotrain.analysis.comparison.plan import ComparisonPlan
 from cotrain.analysis.comparison.rates import check_one_has, choose_rates, rate_settings
 from cotrain.analysis.comparison.runs import collect_run, end_figures_of, is_done, run_command
@@ -46,7 +47,7 @@ from cotrain.core.threads import usable_cores
 from cotrain.core.verbosity import count_of
 from cotrain.data.few_problems import few_test_problems_note
 from cotrain.reports.compare_markdown import comparison_markdown
-from cotrain.reports.compare_overview import few_tested_words
+from cotrain.reports.compare_overview import few_tested_words, lacking_sentences
 from cotrain.reports.compare_reach import find_levels, levels_json
 from cotrain.reports.compare_svg import curves_svg, differences_svg
 from cotrain.reports.compare_table import comparison_table, runs_of
@@ -168,7 +169,11 @@ def compare(
         seeds = [collect_run(folder_of_run[RunKey(arm.label, s)], s, leading) for s in plan.each_seed]
         result["recipes"][arm.label] = {"settings": shown_settings(recipe), "seeds": seeds}
 
+    runs_by_arm = {label: arm["seeds"] for label, arm in result["recipes"].items()}
+    further = set().union(*(needed_figures or {}).values())
+    result["lacking"] = lacking_figures(recipes, runs_by_arm, further)
     result |= comparison_table(result)
+    result["lines"] += lacking_sentences(result)
     few = few_tested_words(result)
     if few:
         result["lines"].insert(0, few)

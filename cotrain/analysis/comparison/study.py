@@ -21,7 +21,7 @@ from cotrain.analysis.comparison.study_file import Gate, Study, git_status
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.input_files import parse_json, read_regular
-from cotrain.core.statistics import Estimate
+from cotrain.core.statistics import Estimate, mean_interval
 from cotrain.core.verbosity import count_of
 from cotrain.reports.compare_overview import alarm_cells
 from cotrain.reports.comparison_report import write_study_page
@@ -167,7 +167,10 @@ def _end_row(result: Mapping[str, Any], measure: str, arm: str) -> Mapping[str, 
 
 def _part_summary(result: Mapping[str, Any], plan: ComparisonPlan, study: Study) -> dict[str, Any]:
     """The summary of one part on the study's page."""
-    arms = {arm.label: _end_row(result, study.measure, arm.label) for arm in plan.arms}
+    rows = {row["recipe"]: row for row in result["table"] if row["at"] == "end" and row["metric"] == study.measure}
+    arms = {}
+    for arm in plan.arms:
+        arms[arm.label] = rows.get(arm.label) or _row_without_figure(result, study.measure, arm.label)
     costs: dict[str, dict[str, float]] = {}
     for label, runs in result["recipes"].items():
         spent = [run["spent"] for run in runs["seeds"]]
@@ -180,6 +183,24 @@ def _part_summary(result: Mapping[str, Any], plan: ComparisonPlan, study: Study)
     return {"page": page, "seeds": plan.seeds, "arms": arms, "costs": costs, "rates": rates, "alarms": fired}
 
 
+def _row_without_figure(result: Mapping[str, Any], measure: str, arm: str) -> dict[str, Any]:
+    """The row of an arm none of whose runs has the study's figure, though a run of another arm does: a result, too."""
+    lacking = [row for row in result["lacking"] if row["recipe"] == arm and measure in row["metrics"]]
+    why = "; ".join(row["why"] for row in lacking)
+    nothing = mean_interval(()).to_json()
+    return {
+        "at": "end",
+        "metric": measure,
+        "recipe": arm,
+        "reference": None,
+        "before": nothing,
+        "after": nothing,
+        "difference": None,
+        "seen": None,
+        "words": f"no figure: {why}",
+    }
+
+
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
@@ -189,7 +210,8 @@ def _part_lines(name: str, part: Mapping[str, Any]) -> list[str]:
     lines = [name]
     for arm, row in part["arms"].items():
         after = Estimate.from_json(row["after"])
-        lines.append(f"  {arm:24s} {after.value:.3f}  {row['words']}".rstrip())
+        figure = "–" if math.isnan(after.value) else f"{after.value:.3f}"
+        lines.append(f"  {arm:24s} {figure}  {row['words']}".rstrip())
     fired: dict[str, dict[str, None]] = {}
     for arm, band, _, runs, _ in part["alarms"]:
         count, of_all = map(int, runs.split(" of "))
