@@ -37,8 +37,9 @@ from cotrain.analysis.comparison.arms import Arm, distinct_arms, recipe_of_arm, 
 from cotrain.analysis.comparison.lacking import lacking_figures
 from cotrain.analysis.comparison.plan import ComparisonPlan
 from cotrain.analysis.comparison.rates import check_one_has, choose_rates, rate_settings
-from cotrain.analysis.comparison.runs import collect_run, end_figures_of, is_done, run_command
+from cotrain.analysis.comparison.runs import ENDLESS, collect_run, end_figures_of, is_done, run_command
 from cotrain.analysis.comparison.waves import RunKey, run_at_equal_cost
+from cotrain.config.policies import Learning
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError
 from cotrain.core.input_files import parse_json, read_regular
@@ -94,6 +95,7 @@ def compare(
     notes: dict[str, None] = {}  # a set in order: each note once
     for recipe in recipes.values():
         notes |= dict.fromkeys(few_test_problems_note(recipe.tasks))
+    notes |= dict.fromkeys(_decay_notes(plan, recipes))
     for note in notes:
         say(note)
     answers = asking.answer_settings(
@@ -182,6 +184,22 @@ def compare(
         folders[arm.label] = [folder_of_run[RunKey(arm.label, seed)] for seed in plan.each_seed]
     write_results(result, plan.out, {"training.svg": training_svg(folders)})
     return result
+
+
+def _decay_notes(plan: ComparisonPlan, recipes: Mapping[str, Recipe]) -> list[str]:
+    """A line for each arm whose learning rates fall to 0 before its runs may end: decays run over ``batches``."""
+    notes = []
+    for label, recipe in recipes.items():
+        decays = any(isinstance(one, Learning) and one.lr_decay != "constant" for one in recipe.policies.values())
+        may_go_on = plan.equal not in ("batches", "updates")
+        if plan.equal == "updates":
+            may_go_on = replace(recipe, steps=ENDLESS, updates=plan.batches).max_steps > plan.batches
+        if decays and may_go_on:
+            notes.append(
+                f"note: arm {label!r}: lr_decay ends after {count_of(plan.batches, 'step')}, and its runs may go on "
+                "from there, with a learning rate of 0; --equal batches ends them there"
+            )
+    return notes
 
 
 def write_results(result: dict[str, Any], out: Path, further: Mapping[str, str]) -> None:
