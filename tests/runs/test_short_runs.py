@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from cotrain.analysis.comparison.arms import make_arm, recipe_of_arm
-from cotrain.analysis.comparison.compare import ComparisonPlan, _decay_notes
+from cotrain.analysis.comparison.compare import ComparisonPlan, decay_notes
 from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.config.policies import snapshot
@@ -90,5 +90,5 @@ def test_a_comparison_says_where_rates_are_zero_before_its_runs_end(equal, count
     arms = (make_arm("falls", "grpo", {"model": TINY, "lr_decay": "linear"}), make_arm("x", "grpo", {"model": TINY}))
     plan = ComparisonPlan(arms=arms, seeds=1, out=tmp_path, batches=4, equal=equal)
     recipes = {arm.label: recipe_of_arm(arm, {}, plan.run_overrides) for arm in arms}
-    notes = _decay_notes(plan, recipes)
+    notes = decay_notes(plan, recipes)
     assert len(notes) == count and all("arm 'falls'" in note for note in notes)

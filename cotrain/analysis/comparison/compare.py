@@ -95,7 +95,7 @@ def compare(
     notes: dict[str, None] = {}  # a set in order: each note once
     for recipe in recipes.values():
         notes |= dict.fromkeys(few_test_problems_note(recipe.tasks))
-    notes |= dict.fromkeys(_decay_notes(plan, recipes))
+    notes |= dict.fromkeys(decay_notes(plan, recipes))
     for note in notes:
         say(note)
     answers = asking.answer_settings(
@@ -186,7 +186,7 @@ def compare(
     return result
 
 
-def _decay_notes(plan: ComparisonPlan, recipes: Mapping[str, Recipe]) -> list[str]:
+def decay_notes(plan: ComparisonPlan, recipes: Mapping[str, Recipe]) -> list[str]:
     """A line for each arm whose learning rates fall to 0 before its runs may end: decays run over ``batches``."""
     notes = []
     for label, recipe in recipes.items():
