@@ -150,6 +150,7 @@ def evaluate(argv: Sequence[str]) -> int:
         step=arguments.step,
         tasks=arguments.problems,
         device=arguments.device,
+        say=print_aside if arguments.json else say,
     )
     if arguments.json:
         print(json.dumps(result, indent=2))
