@@ -37,6 +37,11 @@ def standing_lines(study: Mapping[str, Any]) -> list[str]:
         f"{when_written}: {study['git']['words']}.",
         f"Study file {study['study']}, sha256 {study['sha256']}; began {study['began']}.",
     ]
+    for change in study.get("changes", ()):
+        lines.append(
+            f"The file was changed on {change['when']}, in {change['what']} (sha256 {change['sha256']}): "
+            f"{change['git']}."
+        )
     gate = study["gate"]
     if gate is None:
         lines.append("No gate.")

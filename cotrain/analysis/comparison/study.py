@@ -1,8 +1,9 @@
 """Run a study: the gate first, then every part, each a comparison; a page with the verdicts and what they rest on.
 
-The results folder belongs to one file: ``study.json`` there holds its hash and what git said when it began, and a file
-that has changed since is refused. What was stopped or killed goes on with the same command; finished runs are not
-repeated. A gate that does not hold ends the study with its figure, which is a result.
+The results folder belongs to one file: ``study.json`` there holds its hash and what git said when it began. A file that
+says something else since is refused, also where arms or seeds were added: who has seen results would choose them. One
+that says the same in other words goes on, and the page says so. What was stopped or killed goes on with the same
+command; finished runs are not repeated. A gate that does not hold ends the study with its figure, which is a result.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ def _begin_study(study: Study) -> dict[str, Any]:
         document = {
             "study": study.path.name,
             "sha256": study.sha256,
+            "settings": dict(study.settings),
+            "changes": [],
             "began": datetime.now(UTC).isoformat(timespec="seconds"),
             "git": git_status(study.path),
             "hypothesis": study.hypothesis,
@@ -78,18 +81,54 @@ def _begin_study(study: Study) -> dict[str, Any]:
         return document
     try:
         document = parse_json(read_regular(path))
-        old_hash = document["sha256"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        changes = document.setdefault("changes", [])  # studies of earlier versions have none
+        known_hashes = [document["sha256"], *(change["sha256"] for change in changes)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{path} is damaged ({error}); restore it, or change out in {study.path}", code="E_STUDY_DAMAGED"
         ) from error
-    if old_hash != study.sha256:
+    if study.sha256 not in known_hashes:
+        changes.append(_admitted_change(study, document))
+        _write_study(study, document)
+    return document
+
+
+# Settings by which no figure changes: how often a run saves itself.
+WITHOUT_EFFECT = ("checkpoint_every",)
+
+
+def _admitted_change(study: Study, document: Mapping[str, Any]) -> dict[str, Any]:
+    """How the file of a study that was begun has changed, for ``study.json``. Raises ConfigError where it says
+    something else than it did: what was expected, and of what, is not written after a look at results."""
+    began = document.get("settings")  # studies of earlier versions do not hold it
+    changed = None if not isinstance(began, dict) else _changed_settings(began, study.settings)
+    has_effect = changed is None or any(name.rpartition(".")[2] not in WITHOUT_EFFECT for name in changed)
+    if has_effect:
+        named = ""
+        if changed:
+            more = f" and {len(changed) - MOST_NAMED} more" if len(changed) > MOST_NAMED else ""
+            named = f" in {', '.join(changed[:MOST_NAMED])}{more}"
         raise ConfigError(
-            f"{study.path} has changed since the study in {study.out} began (sha256 {old_hash[:12]}, now "
-            f"{study.sha256[:12]}); bring the file as it was, or change its out",
+            f"{study.path} has changed{named} since the study in {study.out} began (sha256 {document['sha256'][:12]}, "
+            f"now {study.sha256[:12]}); bring the file as it was to go on, or set another out in it, such as "
+            f'"{study.out}-2", to make all runs anew',
             code="E_STUDY_CHANGED",
         )
-    return document
+    return {
+        "sha256": study.sha256,
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "what": ", ".join(changed) if changed else "comments alone",
+        "git": git_status(study.path)["words"],
+    }
+
+
+MOST_NAMED = 4  # changed settings that a line names
+
+
+def _changed_settings(before: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:
+    """The names of settings that are new, gone, or have another value."""
+    names = [*now, *(name for name in before if name not in now)]
+    return [name for name in names if before.get(name) != now.get(name)]
 
 
 def _write_study(study: Study, document: Mapping[str, Any]) -> None:
