@@ -64,7 +64,7 @@ def _begin_study(study: Study) -> dict[str, Any]:
             raise ConfigError(
                 f"{study.out} holds something else than this study; change out in {study.path}", code="E_OUT_NOT_STUDY"
             )
-        document = {
+        document: dict[str, Any] = {
             "study": study.path.name,
             "sha256": study.sha256,
             "settings": dict(study.settings),
