@@ -219,10 +219,10 @@ def _on_suites(parser: Parser, arguments: argparse.Namespace) -> int:
 def _on_core(parser: Parser, arguments: argparse.Namespace) -> int:
     """``--suite core``: a base model on its own log-probabilities, without a role or an answer."""
     from cotrain.data.malformed_rows import Quarantine
-    from cotrain.pretraining.core_tasks import measure_core
+    from cotrain.pretraining.core_tasks import measure_core, what_scores_depend_on
     from cotrain.runs import opening
     from cotrain.runs.directory import RunDirectory
-    from cotrain.storage.kept_work import claim_place
+    from cotrain.storage.kept_work import claim_place, kept_work
     from cotrain.storage.schemas import QUARANTINE
 
     misplaced = [
@@ -239,16 +239,21 @@ def _on_core(parser: Parser, arguments: argparse.Namespace) -> int:
     folder = RunDirectory(arguments.out or Path("evals") / Path(arguments.directory).name)
     claim_place(folder.path)
     aside = Quarantine() if arguments.lenient else None
-    result = measure_core(
-        arguments.directory,
-        arguments.data,
-        problems=arguments.problems,
-        shots=arguments.shots or 0,
-        device=arguments.device,
-        aside=aside,
-        say=print_aside if arguments.json else say,
-    )
-    folder.write_measurement("suite-core.json", result)
+    shots = arguments.shots or 0
+    tell = print_aside if arguments.json else say
+    depends_on = what_scores_depend_on(arguments.directory, arguments.data, arguments.problems, shots)
+    with kept_work(folder.path / "suite-core.json", depends_on, tell) as work:
+        result = measure_core(
+            arguments.directory,
+            arguments.data,
+            problems=arguments.problems,
+            shots=shots,
+            device=arguments.device,
+            aside=aside,
+            say=tell,
+            work=work,
+        )
+        folder.write_measurement("suite-core.json", result)
     if aside is not None and aside.refused:
         aside.write(folder.path / QUARANTINE)
         print(f"note: {aside.summary_line()}; all in {folder.path / QUARANTINE}", file=sys.stderr)

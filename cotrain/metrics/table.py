@@ -24,6 +24,7 @@ from cotrain.metrics.metric import (
     NATS,
     NUMBER,
     SHARE,
+    STEP,
     TOKENS,
     UNKNOWN,
     WORDS,
@@ -406,8 +407,8 @@ UNTOLD = "untold"  # the table does not say: a figure of a user's own measure, o
 
 
 def better_values(figure: str) -> str:
-    """Which values of a figure, such as "verifier/fixed/balanced_accuracy", are the better ones: one of the words
-    above."""
+    """Which values of a figure of held-out problems, such as "verifier/fixed/balanced_accuracy", are the better ones:
+    one of the words above. A name that the table has for training steps alone may be that of a user's own measure."""
     metric = _metric_of_figure(figure)
     if metric is None:
         return UNTOLD
@@ -417,7 +418,8 @@ def better_values(figure: str) -> str:
         return SMALLER
     if metric.best_value is not None:
         return NEAREST
-    return UNTOLD if metric.unit == UNKNOWN else NEITHER
+    is_own = metric.unit == UNKNOWN or metric.at == STEP
+    return UNTOLD if is_own else NEITHER
 
 
 def goodness(figure: str, value: float) -> float:

@@ -113,6 +113,7 @@ def test_which_values_of_a_figure_are_better():
     assert better_values("gap") == better_values("meta/fixed/gap") == NEAREST
     assert better_values("verifier/base_rate") == better_values("solver/majority_share") == NEITHER
     assert better_values("solver/metadata/length") == better_values("solver/my_own_figure") == UNTOLD
+    assert better_values("rater/score") == better_values("solver/steps") == UNTOLD  # named as figures of training steps
 
 
 def test_values_are_ranked_by_how_good_they_are():

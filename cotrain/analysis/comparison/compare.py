@@ -57,6 +57,7 @@ from cotrain.reports.comparison_report import write_comparison_page
 from cotrain.reports.training_svg import training_svg
 from cotrain.runs.choose_formats import AnswerFormat
 from cotrain.runs.code_record import check_code_unchanged
+from cotrain.runs.fitting import too_short_notes
 from cotrain.storage.file_ops import DiskError, replace_file
 
 
@@ -95,6 +96,8 @@ def compare(
     notes: dict[str, None] = {}  # a set in order: each note once
     for recipe in recipes.values():
         notes |= dict.fromkeys(few_test_problems_note(recipe.tasks))
+    for label, recipe in recipes.items():
+        notes |= dict.fromkeys(f"{note} (arm {label!r})" for note in too_short_notes(recipe))
     notes |= dict.fromkeys(decay_notes(plan, recipes))
     for note in notes:
         say(note)
