@@ -29,6 +29,16 @@ class EpisodeKeeper:
     def __init__(self, work: KeptWork) -> None:
         self._work = work
 
+    def count_kept(self, problems: int, *, group_size: int, what: str) -> int:
+        """How many episodes of so many problems an earlier try has kept."""
+        batch = max(1, BATCH // group_size)
+        count = 0
+        for start in range(0, problems, batch):
+            size = min(batch, problems - start)
+            if self._work.has(_part_name(what, size, start)):
+                count += size * group_size
+        return count
+
     def collect(
         self,
         runner: RolloutRunner,
@@ -54,11 +64,15 @@ class EpisodeKeeper:
                 notes = {task.id: runner.set_aside[task.id] for task in batch if task.id in runner.set_aside}
                 return {"episodes": _pack(collected), "set_aside": notes}
 
-            kept = self._work.part(f"{what}, {len(batch)} problems from {position} on", collect_batch)
+            kept = self._work.part(_part_name(what, len(batch), position), collect_batch)
             for task_id, note in kept["set_aside"].items():
                 runner.set_aside.setdefault(task_id, note)
             episodes += _unpack(kept["episodes"])
         return tuple(episodes)
+
+
+def _part_name(what: str, problems: int, position: int) -> str:
+    return f"{what}, {problems} problems from {position} on"
 
 
 def _pack(episodes: Sequence[Episode]) -> str:

@@ -189,10 +189,14 @@ def evaluate(
     file = f"{name}-{samples}-samples.json"
     depends_on = _what_episodes_depend_on(directory, trainer, split, count, samples)
     with kept_work(folder.path / file, depends_on, say) as work:
-        n_problems = len(held_out(recipe.tasks, split, count, recipe.seed))
-        n_episodes = n_problems * (samples + recipe.evaluation.greedy)
-        trainer.eval_progress = JointProgress(ProgressPrinter(n_episodes, f"{split}: {{}} episodes", say))
-        figures, episodes = trainer.evaluate(split, count, group_size=samples, collect=EpisodeKeeper(work).collect)
+        keeper = EpisodeKeeper(work)
+        problems = len(held_out(recipe.tasks, split, count, recipe.seed))
+        n_done = keeper.count_kept(problems, group_size=samples, what="sampled")
+        n_done += keeper.count_kept(problems, group_size=1, what="greedy")
+        n_episodes = problems * (samples + recipe.evaluation.greedy)
+        printer = ProgressPrinter(n_episodes, f"{split}: {{}} episodes", say, done=n_done)
+        trainer.eval_progress = JointProgress(printer)
+        figures, episodes = trainer.evaluate(split, count, group_size=samples, collect=keeper.collect)
         _check_role_answers(solver, figures)
         figures |= measure_pass_at_k(solver, samples)(episodes)
         figures = {key: figures[key] for key in sorted(figures, key=figure_rank)}

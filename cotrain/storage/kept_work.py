@@ -57,6 +57,10 @@ class KeptWork:
         if not rows:
             self._append({SETTINGS: settings_json})
 
+    def has(self, key: str) -> bool:
+        """Whether a part is there."""
+        return key in self._parts
+
     def part(self, key: str, make: Callable[[], Any]) -> Any:
         """The value of a part, as JSON gives it back: what an earlier try kept, else what ``make`` returns."""
         if key not in self._parts:

@@ -24,7 +24,7 @@ from cotrain.recipes.tango import tango
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.runs import kept_episodes, opening
-from cotrain.storage.kept_work import KeptWork
+from cotrain.storage.kept_work import KeptWork, kept_work
 from tests.helpers import EASY, TINY, spoken
 
 PATIENCE_S = 240.0
@@ -104,6 +104,16 @@ def test_many_samples_of_a_run_go_on_where_they_stopped(run_to_measure, tmp_path
     assert [path.name for path in broken.iterdir() if path.name.endswith(".partial")] == []
     saved = (folder_of / "eval-test-4-samples.json" for folder_of in (whole, broken))
     assert len({path.read_bytes() for path in saved}) == 1
+
+
+def test_what_was_kept_counts_as_done(tmp_path):
+    with kept_work(tmp_path / "out.json", {}, print) as work:
+        keeper = kept_episodes.EpisodeKeeper(work)
+        assert keeper.count_kept(300, group_size=4, what="sampled") == 0
+        work.part("sampled, 128 problems from 0 on", dict)
+        work.part("sampled, 44 problems from 256 on", dict)
+        assert keeper.count_kept(300, group_size=4, what="sampled") == 4 * (128 + 44)
+        assert keeper.count_kept(300, group_size=1, what="greedy") == 0
 
 
 def test_samples_of_another_number_are_other_work(run_to_measure, tmp_path):
