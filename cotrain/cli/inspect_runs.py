@@ -29,6 +29,8 @@ from cotrain.core.verbosity import first_sentence, print_aside, print_lines, tel
 from cotrain.reports.summary import figure_text
 from cotrain.storage.schemas import refuse_missing
 
+IN_ZOO = "in the zoo, a package of its own"
+
 
 def _hint_to_recipe(word: str, _: str) -> str:
     """The hint for an argument that ``list`` does not take and that may be a recipe's name; "" for a flag."""
@@ -73,9 +75,6 @@ def list_recipes(argv: Sequence[str]) -> int:
     tell_result({"recipes": listed, "settings": settings})
     print("`cotrain run RECIPE --help` says more of one, with its flags; `cotrain run RECIPE --out DIR` runs it")
     return 0
-
-
-IN_ZOO = "in the zoo, a package of its own"
 
 
 def _recipe_row(name: str) -> dict[str, Any]:

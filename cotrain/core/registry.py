@@ -82,7 +82,8 @@ def load_named(group: str, name: str, own: dict[str, str], what: str, others: It
             code="E_IN_ZOO",
         )
     if point is None:
-        raise UnknownName(what, name, [*own, *others, *joined_places(group)])
+        known = dict.fromkeys([*own, *others, *joined_places(group), *ZOO.get(group, ())])
+        raise UnknownName(what, name, known)
     try:
         return point.load()
     except Exception as error:

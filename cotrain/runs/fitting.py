@@ -139,10 +139,12 @@ def too_short_notes(recipe: Recipe, *, keep_every: int = 0) -> list[str]:
             notes += _learning_notes(recipe, name, policy, steps)
         if isinstance(policy, Snapshot):
             notes += _snapshot_notes(recipe, name, policy, steps)
-    if recipe.updates is None and recipe.evaluate_every > steps:
+    # In a run of so many updates of its leading policy, the steps between two evaluations are those that train it.
+    counted_steps = steps if recipe.updates is None else recipe.updates
+    if recipe.evaluate_every > counted_steps:
         notes.append(
-            f"evaluate_every is {recipe.evaluate_every}, and the run lasts {count_of(steps, 'step')}: validation "
-            "problems are measured at the start and at the end alone"
+            f"evaluate_every is {recipe.evaluate_every}, and the run lasts {count_of(counted_steps, 'step')}: "
+            "validation problems are measured at the start and at the end alone"
         )
     if keep_every > steps:
         notes.append(

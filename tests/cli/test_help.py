@@ -217,6 +217,7 @@ def test_the_list_has_the_zoo_where_it_is_not_installed(place, monkeypatch, caps
     _, _, zoo = said.partition("\nin the zoo, a package of its own\n")
     assert [name for name in registry.ZOO_RECIPES if f"  {name}  " not in zoo] == []
     folder = Path(__file__).parents[2] / "zoo"
+    command_refuses(["run", "spirall", "--out", "nowhere"], "E_UNKNOWN_RECIPE: spiral", capsys)
     where = f"pip install -e {folder}" if place == "clone" else "zoo/ of cotrain's repository"
     assert where in " ".join(zoo.split())
 

@@ -48,6 +48,7 @@ def test_a_warm_up_begins_again_with_each_iteration():
 def test_other_settings_that_take_no_effect_before_the_end_are_said():
     recipe = grpo(steps=20, **SMALL)
     assert "evaluate_every is 30" in one_note(replace(recipe, evaluate_every=30))
+    assert "evaluate_every is 8" in one_note(replace(recipe, evaluate_every=8, updates=4))
     assert "keep_every is 50" in one_note(recipe, keep_every=50)
     assert "reset_every is 30" in one_note(override(recipe, ["policies.generator.reset_every=30"]))
     past = snapshot(TINY, of="generator", every=30)

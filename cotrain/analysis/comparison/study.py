@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -31,6 +31,8 @@ from cotrain.runs.figures import end_figure_names
 from cotrain.storage.file_ops import replace_file
 
 Say = Callable[[str], None]
+WITHOUT_EFFECT = ("checkpoint_every",)  # settings by which no figure changes
+MOST_NAMED = 4  # changed settings that a line names
 
 
 def run_study(study: Study, *, say: Say = print) -> dict[str, Any]:
@@ -93,24 +95,17 @@ def _begin_study(study: Study) -> dict[str, Any]:
     return document
 
 
-# Settings by which no figure changes: how often a run saves itself.
-WITHOUT_EFFECT = ("checkpoint_every",)
-
-
 def _admitted_change(study: Study, document: Mapping[str, Any]) -> dict[str, Any]:
     """How the file of a study that was begun has changed, for ``study.json``. Raises ConfigError where it says
     something else than it did: what was expected, and of what, is not written after a look at results."""
-    began = document.get("settings")  # studies of earlier versions do not hold it
-    changed = None if not isinstance(began, dict) else _changed_settings(began, study.settings)
-    has_effect = changed is None or any(name.rpartition(".")[2] not in WITHOUT_EFFECT for name in changed)
-    if has_effect:
-        named = ""
-        if changed:
-            more = f" and {len(changed) - MOST_NAMED} more" if len(changed) > MOST_NAMED else ""
-            named = f" in {', '.join(changed[:MOST_NAMED])}{more}"
+    began: Any = document.get("settings")
+    is_known = isinstance(began, dict)  # studies of earlier versions do not hold it
+    changed = _changed_settings(began, study.settings) if is_known else []
+    has_effect = any(name.rpartition(".")[2] not in WITHOUT_EFFECT for name in changed)
+    if has_effect or not is_known:
         raise ConfigError(
-            f"{study.path} has changed{named} since the study in {study.out} began (sha256 {document['sha256'][:12]}, "
-            f"now {study.sha256[:12]}); bring the file as it was to go on, or set another out in it, such as "
+            f"{study.path} has changed{_names_text(changed)} since the study in {study.out} began (sha256 "
+            f"{document['sha256'][:12]}, now {study.sha256[:12]}); bring the file as it was to go on, or set another out in it, such as "
             f'"{study.out}-2", to make all runs anew',
             code="E_STUDY_CHANGED",
         )
@@ -122,7 +117,12 @@ def _admitted_change(study: Study, document: Mapping[str, Any]) -> dict[str, Any
     }
 
 
-MOST_NAMED = 4  # changed settings that a line names
+def _names_text(changed: Sequence[str]) -> str:
+    """`` in seeds, gate.at_least``; "" where it is not known what has changed."""
+    if not changed:
+        return ""
+    more = f" and {len(changed) - MOST_NAMED} more" if len(changed) > MOST_NAMED else ""
+    return f" in {', '.join(changed[:MOST_NAMED])}{more}"
 
 
 def _changed_settings(before: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:
