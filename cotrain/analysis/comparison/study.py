@@ -105,8 +105,8 @@ def _admitted_change(study: Study, document: Mapping[str, Any]) -> dict[str, Any
     if has_effect or not is_known:
         raise ConfigError(
             f"{study.path} has changed{_names_text(changed)} since the study in {study.out} began (sha256 "
-            f"{document['sha256'][:12]}, now {study.sha256[:12]}); bring the file as it was to go on, or set another out in it, such as "
-            f'"{study.out}-2", to make all runs anew',
+            f"{document['sha256'][:12]}, now {study.sha256[:12]}); bring the file as it was to go on, or set "
+            f'another out in it, such as "{study.out}-2", to make all runs anew',
             code="E_STUDY_CHANGED",
         )
     return {
