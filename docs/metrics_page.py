@@ -29,7 +29,7 @@ test checks that every key of real runs is in the table.
 Column *rows*: **step** in rows of training steps; **held-out** in rows of evaluations, with `eval/` in front, and in
 `before.json` and `summary.json` without it; **both** in both. On a further set of problems its name follows the
 role: `solver/ood_length/pass@1`. `fixed` is the present verifier on solutions of the frozen initial model, which never
-change. Column *better*: ↑ higher, ↓ lower. Healthy ranges are rules of thumb; "–" means that there
+change. Column *better*: ↑ higher, ↓ lower, → 0 nearer to 0. Healthy ranges are rules of thumb; "–" means that there
 is none, or that only the trend tells. Metrics marked ⚑ can raise an alarm during a run: see [Health
 bands](#health-bands).
 
@@ -165,10 +165,14 @@ def _metrics_table(metrics: Sequence[Metric]) -> str:
     for one in metrics:
         flag = "⚑ " if one.key in watched else ""
         lines.append(
-            f"| `{one.key}` | {flag}{one.meaning} | {ROWS[one.at]} | {one.unit or 'any'} | {ARROWS[one.better]} |"
+            f"| `{one.key}` | {flag}{one.meaning} | {ROWS[one.at]} | {one.unit or 'any'} | {_better_cell(one)} |"
             f" {_healthy_cell(one)} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _better_cell(one: Metric) -> str:
+    return ARROWS[one.better] if one.best_value is None else f"→ {one.best_value:g}"
 
 
 def _timings_table(metrics: Sequence[Metric]) -> str:

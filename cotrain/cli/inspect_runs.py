@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from cotrain.cli.common import (
     add_answer_flags,
@@ -28,6 +29,8 @@ from cotrain.core.verbosity import first_sentence, print_aside, print_lines, tel
 from cotrain.reports.summary import figure_text
 from cotrain.storage.schemas import refuse_missing
 
+IN_ZOO = "in the zoo, a package of its own"
+
 
 def _hint_to_recipe(word: str, _: str) -> str:
     """The hint for an argument that ``list`` does not take and that may be a recipe's name; "" for a flag."""
@@ -37,46 +40,74 @@ def _hint_to_recipe(word: str, _: str) -> str:
 
 
 def list_recipes(argv: Sequence[str]) -> int:
-    parser = Parser(prog="cotrain list", description="The recipes that ship with cotrain, by what they are for.")
+    parser = Parser(prog="cotrain list", description="The recipes of cotrain, by what they are for, and of its zoo.")
     add_json_flag(parser)
     parser.parse_strictly(argv, _hint_to_recipe)
-    from cotrain.config.registry import find_recipe, recipe_names
+    from cotrain.config.registry import recipe_names
     from cotrain.config.run_config import RunConfig
+    from cotrain.core.registry import RECIPES, ZOO
     from cotrain.recipes import QUESTIONS
 
-    shared_defaults = RunConfig().values()
     width = max(60, min(100, shutil.get_terminal_size().columns)) - 2
-    shipped = {name for names in QUESTIONS.values() for name in names}
-    from_other_packages = [name for name in recipe_names() if name not in shipped]
-    groups: dict[str, Sequence[str]] = dict(QUESTIONS)
+    installed = recipe_names()
+    grouped = {name for names in QUESTIONS.values() for name in names}.union(ZOO[RECIPES])
+    groups: dict[str, Sequence[str]] = {**QUESTIONS, IN_ZOO: ZOO[RECIPES]}
+    from_other_packages = [name for name in installed if name not in grouped]
     if from_other_packages:
         groups["of other packages"] = from_other_packages
+
     listed = []
     for title, names in groups.items():
         print(title)
         for name in names:
             try:
-                build = find_recipe(name)
+                row = _recipe_row(name) if name in installed else _zoo_row(name)
             except ConfigError as error:  # a recipe of an installed package does not load
                 print_lines([_wrap_entry(str(error), width)])
                 continue
-
-            about = first_sentence(build.description)
-            print(_wrap_entry(f"{name}  {about}", width))
-            own_defaults = {}  # those that RunConfig does not have, or has otherwise
-            for parameter, argument in build.parameters.items():
-                if parameter == "tasks" or argument.is_required:  # a task source is no JSON
-                    continue
-                if argument.default is not None and argument.default != shared_defaults.get(parameter):
-                    own_defaults[parameter] = argument.default
-            listed.append({"name": name, "question": title, "about": about, "parameters": own_defaults})
-
+            print(_wrap_entry(f"{name}  {row['about']}", width))
+            listed.append({"name": name, "question": title, **row})
+        if title == IN_ZOO and not set(names) <= set(installed):
+            print(_wrap_entry(_how_to_install_zoo(), width))
         print()
 
-    settings = {name: value for name, value in shared_defaults.items() if value is not None}
+    settings = {name: value for name, value in RunConfig().values().items() if value is not None}
     tell_result({"recipes": listed, "settings": settings})
     print("`cotrain run RECIPE --help` says more of one, with its flags; `cotrain run RECIPE --out DIR` runs it")
     return 0
+
+
+def _recipe_row(name: str) -> dict[str, Any]:
+    """What a recipe is about, and its parameters with a default that ``RunConfig`` does not have, or has otherwise.
+    Raises ConfigError where it does not load."""
+    from cotrain.config.registry import find_recipe
+    from cotrain.config.run_config import RunConfig
+
+    build = find_recipe(name)
+    shared_defaults = RunConfig().values()
+    own_defaults = {}
+    for parameter, argument in build.parameters.items():
+        if parameter == "tasks" or argument.is_required:  # a task source is no JSON
+            continue
+        if argument.default is not None and argument.default != shared_defaults.get(parameter):
+            own_defaults[parameter] = argument.default
+    return {"about": first_sentence(build.description), "installed": True, "parameters": own_defaults}
+
+
+def _zoo_row(name: str) -> dict[str, Any]:
+    """The same of a recipe of the zoo where that is not installed."""
+    from cotrain.core.registry import ZOO_RECIPES
+
+    return {"about": ZOO_RECIPES[name], "installed": False, "parameters": {}}
+
+
+def _how_to_install_zoo() -> str:
+    from cotrain.core.registry import zoo_folder
+
+    folder = zoo_folder()
+    if folder is None:
+        return "not installed: they are in zoo/ of cotrain's repository; `pip install -e zoo` in a clone brings them"
+    return f"not installed: they are in {folder}; `pip install -e {folder}` brings them"
 
 
 def _wrap_entry(text: str, width: int) -> str:
@@ -122,6 +153,7 @@ def evaluate(argv: Sequence[str]) -> int:
         step=arguments.step,
         tasks=arguments.problems,
         device=arguments.device,
+        say=print_aside if arguments.json else say,
     )
     if arguments.json:
         print(json.dumps(result, indent=2))
@@ -189,10 +221,10 @@ def _on_suites(parser: Parser, arguments: argparse.Namespace) -> int:
 def _on_core(parser: Parser, arguments: argparse.Namespace) -> int:
     """``--suite core``: a base model on its own log-probabilities, without a role or an answer."""
     from cotrain.data.malformed_rows import Quarantine
-    from cotrain.pretraining.core_tasks import measure_core
+    from cotrain.pretraining.core_tasks import measure_core, what_scores_depend_on
     from cotrain.runs import opening
     from cotrain.runs.directory import RunDirectory
-    from cotrain.storage.kept_work import claim_place
+    from cotrain.storage.kept_work import claim_place, kept_work
     from cotrain.storage.schemas import QUARANTINE
 
     misplaced = [name for name, value in vars(arguments).items() if name not in TAKEN_BY_CORE and _is_given(value)]
@@ -207,16 +239,21 @@ def _on_core(parser: Parser, arguments: argparse.Namespace) -> int:
     folder = RunDirectory(arguments.out or Path("evals") / Path(arguments.directory).name)
     claim_place(folder.path)
     aside = Quarantine() if arguments.lenient else None
-    result = measure_core(
-        arguments.directory,
-        arguments.data,
-        problems=arguments.problems,
-        shots=arguments.shots or 0,
-        device=arguments.device,
-        aside=aside,
-        say=print_aside if arguments.json else say,
-    )
-    folder.write_measurement("suite-core.json", result)
+    shots = arguments.shots or 0
+    tell = print_aside if arguments.json else say
+    depends_on = what_scores_depend_on(arguments.directory, arguments.data, arguments.problems, shots)
+    with kept_work(folder.path / "suite-core.json", depends_on, tell) as work:
+        result = measure_core(
+            arguments.directory,
+            arguments.data,
+            problems=arguments.problems,
+            shots=shots,
+            device=arguments.device,
+            aside=aside,
+            say=tell,
+            work=work,
+        )
+        folder.write_measurement("suite-core.json", result)
     if aside is not None and aside.refused:
         aside.write(folder.path / QUARANTINE)
         print(f"note: {aside.summary_line()}; all in {folder.path / QUARANTINE}", file=sys.stderr)

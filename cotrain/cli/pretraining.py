@@ -13,7 +13,6 @@ from cotrain.cli.stages import (
     add_lenient_flag,
     add_stage_flags,
     check_settings_unchanged,
-    check_unused,
     note_columns,
     note_quarantine,
     prepare_stage,
@@ -29,7 +28,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.verbosity import print_progress, tell_result
 from cotrain.data.malformed_rows import Quarantine
 from cotrain.storage.file_ops import filled_directory
-from cotrain.storage.kept_work import claim_place
+from cotrain.storage.kept_work import claimed_directory
 
 if TYPE_CHECKING:
     from cotrain.pretraining.ranks import Ranks
@@ -49,9 +48,11 @@ def tokenizer(argv: Sequence[str]) -> int:
     add_count(parser, "--seed", "random seed of the procedural corpus", least=0, default=0)
     arguments = parser.parse_strictly(argv)
 
-    check_unused(arguments.out)
-    out = Path(arguments.out)
-    claim_place(out if out.is_dir() else out.parent)
+    with claimed_directory(Path(arguments.out)):
+        return _train_tokenizer(arguments)
+
+
+def _train_tokenizer(arguments: Any) -> int:
     load_libraries()
     from cotrain.pretraining.pretrain import sample_texts
     from cotrain.pretraining.tokenizer import train_tokenizer
@@ -62,7 +63,7 @@ def tokenizer(argv: Sequence[str]) -> int:
     note_columns(texts)
 
     new_tokenizer = train_tokenizer(sample_texts(texts), arguments.vocab_size)
-    with filled_directory(out) as folder:
+    with filled_directory(Path(arguments.out)) as folder:
         new_tokenizer.save_pretrained(folder)
         write_quarantine(quarantine, str(folder))
     print(f"tokenizer: {arguments.out}  ({len(new_tokenizer)} tokens)")

@@ -29,6 +29,7 @@ PICKS = ("newest", "oldest", "random")
 Pick = Literal["newest", "oldest", "random"]
 LrDecay = Literal["constant", "linear", "cosine", "wsd"]
 Packing = bool | Literal["int8"]
+DEFAULT_LR_WARMUP = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +142,7 @@ class Learning(Weights):
     is_trained: ClassVar[bool] = True
 
     lr: float = 1e-4  # learning rate of AdamW after warm-up
-    lr_warmup: int = 5  # updates over which the learning rate rises linearly
+    lr_warmup: int = DEFAULT_LR_WARMUP  # updates over which the learning rate rises linearly
     lr_decay: LrDecay = "constant"  # shape in which it falls to 0 over all planned updates; wsd: over the last fifth of
     # them
     updates_per_batch: int = 1  # updates on the same samples, with the ratio to the policy that sampled (μ in the GRPO
@@ -379,7 +380,12 @@ def is_address(model: str) -> bool:
 
 
 def trainable(
-    model: str, *, lr: float = 1e-4, clip_norm: float = 1.0, lr_warmup: int = 5, **numerics: Unpack[TrainingNumerics]
+    model: str,
+    *,
+    lr: float = 1e-4,
+    clip_norm: float = 1.0,
+    lr_warmup: int = DEFAULT_LR_WARMUP,
+    **numerics: Unpack[TrainingNumerics],
 ) -> Policy:
     """A policy with an optimiser of its own."""
     return Trained(model=model, lr=lr, clip_norm=clip_norm, lr_warmup=lr_warmup, **numerics)
@@ -393,7 +399,7 @@ def adapter(
     targets: str | tuple[str, ...] = "all-linear",
     lr: float = 1e-4,
     clip_norm: float = 1.0,
-    lr_warmup: int = 5,
+    lr_warmup: int = DEFAULT_LR_WARMUP,
     path: str | None = None,
     **numerics: Unpack[TrainingNumerics],
 ) -> Policy:

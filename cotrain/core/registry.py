@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import ConfigError, UnknownName
@@ -25,13 +26,31 @@ from cotrain.core.errors import ConfigError, UnknownName
 RECIPES = "cotrain.recipes"
 TASKS = "cotrain.tasks"
 COMMANDS = "cotrain.commands"
-ZOO = {  # names that the package cotrain-zoo brings, whose folder is zoo/ of cotrain's repository
-    RECIPES: (
-        "adversarial_imitation", "coder_tester", "coverrl", "debate_solve", "dsm", "gar", "prover_verifier",
-        "rubric_judge", "spiral",
-    ),
-    TASKS: ("games", "short_programs"),
+# The package cotrain-zoo, whose folder is zoo/ of cotrain's repository: what it brings, told where it is not installed.
+ZOO_RECIPES = {  # name → the first sentence about it
+    "adversarial_imitation": "Imitation of an expert against a discriminator that learns to tell the two apart: GAD "
+    "and RARO in one recipe.",
+    "coder_tester": "A coder writes programs, a tester writes tests against them, and both learn: CURE and Code-A1 in "
+    "one protocol.",
+    "coverrl": "CoVerRL: one model elects its labels and verifies them, and both roles learn from what it agrees on.",
+    "debate_solve": "A critic points at a step of the solver's own solution, and a judge believes the solution or not.",
+    "dsm": "DeepSeekMath-V2: a generator that checks itself, a verifier that scores it, and a meta-verifier that "
+    "judges the check.",
+    "gar": "GAR: a reasoner and a discriminator of its slices, trained against each other (Generative Adversarial "
+    "Reasoner).",
+    "prover_verifier": "Prover–verifier game: a helpful prover, a sneaky prover and a verifier (Kirchner et al. 2024, "
+    "arXiv 2407.13692).",
+    "rubric_judge": "A writer of rubrics and a judge who prefers replies by them, trained in turns on preferences: "
+    "Rubric-ARM.",
+    "spiral": "SPIRAL: one policy plays both sides of a zero-sum game in text, and learns from who won.",
 }  # fmt: skip
+ZOO = {RECIPES: tuple(ZOO_RECIPES), TASKS: ("games", "short_programs")}
+
+
+def zoo_folder() -> Path | None:
+    """The zoo's folder beside this package, as in a clone; None where there is none."""
+    folder = Path(__file__).resolve().parents[2] / "zoo"
+    return folder if (folder / "cotrain_zoo").is_dir() else None
 
 
 def shipped_places(group: str) -> dict[str, str]:
@@ -63,7 +82,8 @@ def load_named(group: str, name: str, own: dict[str, str], what: str, others: It
             code="E_IN_ZOO",
         )
     if point is None:
-        raise UnknownName(what, name, [*own, *others, *joined_places(group)])
+        known = dict.fromkeys([*own, *others, *joined_places(group), *ZOO.get(group, ())])
+        raise UnknownName(what, name, known)
     try:
         return point.load()
     except Exception as error:

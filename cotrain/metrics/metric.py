@@ -38,6 +38,7 @@ class Metric:
     label: str = ""  # a few words for charts and tables, marks filled in; by default the name
     unit: str = SHARE  # ``UNKNOWN``: a share where all values lie in [0, 1]
     better: int = 0  # +1 higher, −1 lower, 0 neither
+    best_value: float | None = None  # of a metric that can miss its best value on both sides, where ``better`` is 0
     bounds: Range | None = None  # what it can be at all; by default [0, 1] for shares
     healthy: Range = ANY
     tolerable: Range = ANY  # beyond: the report says so, and an alarm where a band watches it

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
 
+from cotrain.core.errors import ConfigError
 from cotrain.metrics.metric import (
     ANY,
     BOTH,
@@ -23,6 +24,7 @@ from cotrain.metrics.metric import (
     NATS,
     NUMBER,
     SHARE,
+    STEP,
     TOKENS,
     UNKNOWN,
     WORDS,
@@ -47,7 +49,7 @@ RUN = (
     ),
     Metric(
         key="gap", headline=MAIN, label="called right minus right (gap)",
-        bounds=(-1.0, 1.0), healthy=(-inf, 0.1), at=BOTH,
+        bounds=(-1.0, 1.0), best_value=0.0, healthy=(-inf, 0.1), at=BOTH,
         meaning="verdicts CORRECT minus solutions that are right, over readable reviews",
         advice="The verifier says CORRECT increasingly more often than is true: train it more often, or give its "
             "verdicts less weight.",
@@ -395,10 +397,65 @@ def metric_named(name: str) -> Metric | None:
     return next((m for m in TABLE if m.name_pattern.fullmatch(name)), None)
 
 
-def improvement_sign(figure: str) -> float:
-    """-1 of a figure whose small values are good, such as "verifier/calibration_error"; 1 of any other."""
-    metric = metric_named(figure.rpartition("/")[2])
-    return -1.0 if metric is not None and metric.better < 0 else 1.0
+# -- Which of two values is the better one: what chooses among checkpoints, or among learning rates, asks this.
+
+LARGER = "larger"  # as of "solver/pass@1"
+SMALLER = "smaller"  # as of "verifier/calibration_error"
+NEAREST = "nearest"  # those near the metric's ``best_value``, as of "gap"
+NEITHER = "neither"  # as of "verifier/base_rate", which says of what kind the problems are
+UNTOLD = "untold"  # the table does not say: a figure of a user's own measure, or what a protocol noted
+
+
+def better_values(figure: str) -> str:
+    """Which values of a figure of held-out problems, such as "verifier/fixed/balanced_accuracy", are the better ones:
+    one of the words above. A name that the table has for training steps alone may be that of a user's own measure."""
+    metric = _metric_of_figure(figure)
+    if metric is None:
+        return UNTOLD
+    if metric.better > 0:
+        return LARGER
+    if metric.better < 0:
+        return SMALLER
+    if metric.best_value is not None:
+        return NEAREST
+    is_own = metric.unit == UNKNOWN or metric.at == STEP
+    return UNTOLD if is_own else NEITHER
+
+
+def goodness(figure: str, value: float) -> float:
+    """A number by which values of one figure are ranked: the better value has the larger one. Where the table does not
+    say which values are better, the larger ones are taken to be."""
+    metric = _metric_of_figure(figure)
+    if metric is None:
+        return value
+    if metric.best_value is not None:
+        return -abs(value - metric.best_value)
+    return -value if metric.better < 0 else value
+
+
+def check_has_best_value(setting: str, figure: str) -> None:
+    """Raise ConfigError for a figure of which no value is better than another one. ``setting``: what was given it."""
+    if better_values(figure) == NEITHER:
+        raise ConfigError(
+            f"{setting}: of {figure!r} neither larger nor smaller values are better, so none is the best; expected a "
+            "figure with a better direction, such as 'solver/pass@1' (docs/metrics.md shows it of each)",
+            code="E_NO_BEST_VALUE",
+        )
+
+
+def untold_note(setting: str, figure: str) -> str:
+    """A note on a figure of which the table does not say which values are better; "" for any other."""
+    if better_values(figure) != UNTOLD:
+        return ""
+    return f"note: {setting}: which values of {figure} are better is not known; the largest is taken for the best"
+
+
+def _metric_of_figure(figure: str) -> Metric | None:
+    """The line of the table for a figure's name. Whose it is, and on which problems, stands in front: the metric is the
+    longest end of the name that the table has."""
+    parts = figure.split("/")
+    ends = ("/".join(parts[start:]) for start in range(len(parts)))
+    return next((metric for end in ends if (metric := metric_named(end))), None)
 
 
 def labelled_metric(name: str, values: Iterable[float] = ()) -> Metric:

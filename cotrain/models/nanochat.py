@@ -33,13 +33,13 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from cotrain.core.errors import DataError, ModelError, RunDirectoryError
+from cotrain.core.errors import DataError, ModelError
 from cotrain.core.input_files import parse_json
 from cotrain.models.load import load_config, load_model, save_model
 from cotrain.models.nanochat_gpt import SMEAR_GATE, VALUE_GATE, NanoChatGPTConfig
 from cotrain.models.tiktoken_encoding import encoding_state, pickle_encoding, read_encoding
-from cotrain.storage.file_ops import can_be_filled, filled_directory
-from cotrain.storage.kept_work import claim_place
+from cotrain.storage.file_ops import filled_directory
+from cotrain.storage.kept_work import claimed_directory
 
 Config = NanoChatConfig | NanoChatGPTConfig  # configurations of the first architecture and of the present one
 SIZES = {  # nanochat's name → that of transformers
@@ -86,13 +86,16 @@ def convert(
     """Write the checkpoint in ``directory`` as a model directory ``out``. ``step``: by default the last one.
 
     Raises ModelError for another architecture or a tokenizer that does not fit, DataError for files that cannot be read
-    safely, RunDirectoryError when ``out`` is not empty.
+    safely, RunDirectoryError when ``out`` is not empty or another command writes to it.
     """
     source = Path(directory)
     target = Path(out)
-    if not can_be_filled(target):
-        raise RunDirectoryError(f"{target} is not an empty directory; choose another --out", code="E_OUT_NOT_EMPTY")
-    claim_place(target if target.is_dir() else target.parent)
+    with claimed_directory(target):
+        _convert_into(target, source, tokenizer=tokenizer, step=step)
+    return target
+
+
+def _convert_into(target: Path, source: Path, *, tokenizer: Path | str | None, step: int | None) -> None:
     file, meta = _checkpoint_files(source, step)
     loaded_tokenizer = _find_tokenizer(source, None if tokenizer is None else Path(tokenizer))
     tensors = {name.removeprefix("_orig_mod."): tensor for name, tensor in _read_tensors(file).items()}
@@ -110,7 +113,6 @@ def convert(
     )
     with filled_directory(target) as folder:
         save_model(model, loaded_tokenizer, folder)
-    return target
 
 
 def _checkpoint_files(source: Path, step: int | None) -> tuple[Path, Path]:

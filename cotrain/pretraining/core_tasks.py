@@ -19,6 +19,7 @@ import json
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -36,9 +37,11 @@ from cotrain.core.verbosity import count_of
 from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.read_rows import numbered_lines, parse_rows
 from cotrain.models.load import load_model
+from cotrain.storage.kept_work import KeptWork, stamp_of
 
 SUITE = "core"
 ROWS_AT_ONCE = 32  # texts of one forward pass
+ROWS_KEPT = 64  # rows that are scored, and kept, at a time
 LAYOUTS = "query, choices and gold; context_options, continuation and gold; or context and continuation"
 
 
@@ -68,10 +71,16 @@ def measure_core(
     device: str = "cpu",
     aside: Quarantine | None = None,
     say: Callable[[str], None] = lambda text: None,
+    work: KeptWork | None = None,
 ) -> dict[str, Any]:
     """Score a model on the tasks in ``files``: ``{"suite", "settings", "figures"}`` with the accuracy and the centred
-    accuracy of each task, and their mean ``core``. ``shots``: other rows of the same file, solved, before each
-    question. Raises ConfigError, DataError, ModelError, and TooLong for a question that the context cannot hold."""
+    accuracy of each task, and their mean ``core``.
+
+    Args:
+        shots: other rows of the same file, solved, before each question.
+        work: keeps what has been scored (``what_scores_depend_on``); None: nothing is kept.
+
+    Raises ConfigError, DataError, ModelError, and TooLong for a question that the context cannot hold."""
     tasks = {Path(file).stem: read_items(file, aside) for file in files}
     if len(tasks) < len(files):
         raise ConfigError(
@@ -91,10 +100,11 @@ def measure_core(
         order = list(range(len(items)))
         rng_of(SUITE, name).shuffle(order)
         places = sorted(order[:problems])
-        right = []
-        for place in places:
-            examples = _pick_examples(items, place, shots, rng_of(SUITE, name, place))
-            right.append(_score_item(network, tokenizer, items[place], examples, f"{name}, row {place + 1}"))
+        right: list[bool] = []
+        for start in range(0, len(places), ROWS_KEPT):
+            batch = places[start : start + ROWS_KEPT]
+            score = partial(_score_rows, network, tokenizer, name, items, batch, shots)
+            right += score() if work is None else work.part(f"{name}, from {start} on", score)
         share = sum(right) / len(right)
         chance = sum(items[place].chance for place in places) / len(places)
         accuracy = dict(zip(("value", "low", "high"), (share, *wilson_interval(share, len(right))), strict=True))
@@ -107,6 +117,35 @@ def measure_core(
     mean = sum(figures[f"{name}/centred"].value for name in tasks) / len(tasks)
     figures_json = {name: value.to_json() for name, value in figures.items()}
     return {"suite": SUITE, "settings": settings, "core": mean, "figures": figures_json}
+
+
+def _score_rows(
+    network: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    name: str,
+    items: Sequence[CoreItem],
+    places: Sequence[int],
+    shots: int,
+) -> list[bool]:
+    """Whether the model is right in each of these rows of a task."""
+    right = []
+    for place in places:
+        examples = _pick_examples(items, place, shots, rng_of(SUITE, name, place))
+        right.append(_score_item(network, tokenizer, items[place], examples, f"{name}, row {place + 1}"))
+    return right
+
+
+def what_scores_depend_on(model: str, files: Sequence[str], problems: int | None, shots: int) -> dict[str, Any]:
+    """All that the scores of ``measure_core`` depend on, as JSON: they are kept for others of the same."""
+    stamps = [[file, stamp_of(file)] for file in files]
+    return {
+        "what": SUITE,
+        "model": [model, stamp_of(model)],
+        "files": stamps,
+        "problems": problems,
+        "shots": shots,
+        "cotrain": __version__,
+    }
 
 
 def read_items(file: str, aside: Quarantine | None = None) -> list[CoreItem]:

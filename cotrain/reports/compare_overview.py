@@ -28,6 +28,7 @@ from cotrain.reports.compare_table import VERDICTS, Runs, verdict_table
 from cotrain.reports.compare_words import AXES, UNITS, amount_text
 from cotrain.reports.guide import interval_text, number_text
 
+MOST_LACKING = 4  # figures that a sentence names of those that a recipe lacks
 TextTable = tuple[list[str], list[list[str]]]  # head, rows of as many cells; the first names the recipe
 SOLVER_TITLES = (  # (name of a figure, or its beginning before any k; title of its column)
     ("greedy", "greedy"),
@@ -269,6 +270,23 @@ def few_tested_words(compare: Mapping[str, Any]) -> str:
     return f"{count_of(fewest, 'test problem')} a seed: nothing can be concluded" if fewest < FEW_TESTED else ""
 
 
+def lacking_sentences(compare: Mapping[str, Any]) -> list[str]:
+    """Which recipe lacks a headline figure that another one has, and why; comparisons of earlier versions do not
+    say."""
+    lacking = compare.get("lacking")
+    rows = lacking if isinstance(lacking, list) else ()  # the file may be anybody's
+    sentences = []
+    for row in rows:
+        if not isinstance(row, Mapping) or not isinstance(row.get("metrics"), list):
+            continue
+        metrics = list(map(str, row["metrics"]))
+        shown = ", ".join(metrics[:MOST_LACKING])
+        if len(metrics) > MOST_LACKING:
+            shown += f" and {len(metrics) - MOST_LACKING} more"
+        sentences.append(f"{row.get('recipe')} lacks {shown}: {row.get('why')}.")
+    return sentences
+
+
 def about_sentences(compare: Mapping[str, Any]) -> list[str]:
     """The sentences of a page about the whole comparison."""
     equal = compare.get("equal")
@@ -284,4 +302,4 @@ def about_sentences(compare: Mapping[str, Any]) -> list[str]:
         whose = f", what {compare['dearest']} spends in {batches}" if compare.get("dearest") else ""
         sentences.append(f"Every run ends when it has spent {amount_text(budget, equal)} {UNITS[equal]}{whose}.")
     sentences.append("Each seed is tested on problems of its own, the same ones in every recipe.")
-    return sentences
+    return sentences + lacking_sentences(compare)

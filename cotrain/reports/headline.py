@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cotrain.core.statistics import Estimate
+from cotrain.metrics.table import labelled_metric
 from cotrain.reports.guide import difference_interval, number_text, points_text
 
 FigureRow = Mapping[str, Any]  # one row of ``runs.py: figure_rows``
@@ -74,8 +75,9 @@ def lead_keys(figures: Sequence[FigureRow]) -> list[str]:
 
 def direction_words(figure: FigureRow) -> str:
     """The better direction, in words; "" where neither is."""
-    if figure["name"] == GAP:
-        return "nearer to 0 is better"
+    best_value = labelled_metric(figure["name"]).best_value
+    if best_value is not None:
+        return f"nearer to {best_value:g} is better"
     if figure["better"] > 0:
         return "better is up"
     if figure["better"] < 0:
@@ -86,9 +88,11 @@ def direction_words(figure: FigureRow) -> str:
 def better_sign(figure: FigureRow) -> int:
     """Which change is an improvement: +1, −1, or 0 for neither. A gap is better nearer to 0, so a positive one should
     fall and a negative one rise. One that changed its sign has 0."""
-    if figure["name"] != GAP or not (figure["before"] and figure["after"]):
+    best_value = labelled_metric(figure["name"]).best_value
+    if best_value is None or not (figure["before"] and figure["after"]):
         return int(figure["better"])
-    before, after = (Estimate.from_json(figure[at]).value for at in ("before", "after"))
+    before = Estimate.from_json(figure["before"]).value - best_value
+    after = Estimate.from_json(figure["after"]).value - best_value
     if before * after <= 0.0:
         return 0
     return -1 if after > 0.0 else 1

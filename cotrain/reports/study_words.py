@@ -37,6 +37,11 @@ def standing_lines(study: Mapping[str, Any]) -> list[str]:
         f"{when_written}: {study['git']['words']}.",
         f"Study file {study['study']}, sha256 {study['sha256']}; began {study['began']}.",
     ]
+    for change in study.get("changes", ()):
+        lines.append(
+            f"The file was changed on {change['when']}, in {change['what']} (sha256 {change['sha256']}): "
+            f"{change['git']}."
+        )
     gate = study["gate"]
     if gate is None:
         lines.append("No gate.")
@@ -68,7 +73,7 @@ def _start_to_end(row: Mapping[str, Any] | None, measure: str) -> str:
 
 def study_verdicts(study: Mapping[str, Any]) -> TextTable:
     rows = [
-        [name, arm, row["reference"], row["words"]]
+        [name, arm, row["reference"] or "–", row["words"]]
         for name, part in study["parts"].items()
         for arm, row in part["arms"].items()
         if row["words"]

@@ -15,7 +15,7 @@ from cotrain.core.types import has_split
 from cotrain.core.verbosity import ProgressPrinter, clock_text, count_of
 from cotrain.metrics.clusters import Figure
 from cotrain.metrics.steps import flops_of
-from cotrain.metrics.table import improvement_sign
+from cotrain.metrics.table import check_has_best_value, goodness
 from cotrain.rollout.runner import JointProgress
 from cotrain.runs.directory import RunDirectory, rows_of
 from cotrain.storage.jsonl import read_jsonl
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 # Figures of verifiers that are followed while the run goes on, on the frozen start's solutions.
 STALENESS = ("balanced_accuracy", "true_positive_rate", "true_negative_rate")
+BEST = "evaluation.best"  # the setting of early stopping, as errors and notes name it
 
 
 def metrics_on_test_split(trainer: CoTrainer) -> dict[str, Estimate]:
@@ -161,26 +162,29 @@ def last_measured(directory: RunDirectory) -> int:
 
 
 def check_best(recipe: Recipe) -> None:
-    """Raise ConfigError for an ``evaluation.best`` that no run of this recipe measures, before one begins."""
+    """Raise ConfigError for an ``evaluation.best`` that no run of this recipe measures, or of which no value is the
+    best one, before a run begins."""
     best = recipe.evaluation.best
+    if not best:
+        return
     names = validation_figure_names(recipe)
-    if best and names is not None and best not in names:
+    if names is not None and best not in names:
         raise _no_such_best(best, names)
+    check_has_best_value(BEST, best)
 
 
 def _no_such_best(best: str, names: Iterable[str]) -> ConfigError:
-    return ConfigError(f"evaluation.best: {unknown_message('figure', best, names)}", code="E_NO_SUCH_FIGURE")
+    return ConfigError(f"{BEST}: {unknown_message('figure', best, names)}", code="E_NO_SUCH_FIGURE")
 
 
 def best_step(directory: RunDirectory, figure: str) -> int | None:
-    """How many steps were finished at the evaluation that is best in ``figure``, of equals the earliest: the lowest of
-    a figure whose small values are good, else the highest. None where no figure is named, or nothing was measured yet.
+    """How many steps were finished at the evaluation that is best in ``figure`` (``metrics/table.py: goodness``), of
+    equals the earliest. None where no figure is named, or nothing was measured yet.
 
     An evaluation in which the figure is undefined is passed over, as where a verifier wrote nothing readable. Raises
     ConfigError where that is the first one: then it may never be measured."""
     if not figure:
         return None
-    sign = improvement_sign(figure)
     best: tuple[float, int] | None = None
     for row in rows_of(directory.metrics):
         if row.get("kind") != "evaluation":
@@ -191,8 +195,9 @@ def best_step(directory: RunDirectory, figure: str) -> int | None:
             raise _no_such_best(figure, measured)
         if value is None:
             continue
-        if best is None or sign * value > best[0]:
-            best = sign * float(value), int(row["step"]) + 1
+        good = goodness(figure, float(value))
+        if best is None or good > best[0]:
+            best = good, int(row["step"]) + 1
     if best is None:
         return None
     _, finished_steps = best

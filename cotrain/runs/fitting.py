@@ -1,5 +1,5 @@
-"""Whether a run fits: problems into the model's context, weights that are laid out for decoding into the memory, and
-models to the engine.
+"""Whether a run fits: problems into the model's context, weights that are laid out for decoding into the memory,
+models to the engine, and settings into the run's length.
 
 Problems whose prompt leaves no room in the model's context for an answer are found and set aside.
 
@@ -18,10 +18,11 @@ from typing import Any
 
 from cotrain.config.large_model_defaults import PACKED_FROM, are_small
 from cotrain.config.names import max_tokens_flag
-from cotrain.config.policies import Weights, samples_in_int8
+from cotrain.config.policies import DEFAULT_LR_WARMUP, Learning, Snapshot, Weights, samples_in_int8
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, TooLong
 from cotrain.core.types import UNLABELLED, TaskSource, has_split
+from cotrain.core.verbosity import count_of
 from cotrain.distributed.local import device_of, resolve_device
 from cotrain.inference.contract import ContextLimitedEngine
 from cotrain.models.load import report_model_errors
@@ -121,6 +122,90 @@ def crowded_notes(trainer: CoTrainer) -> Iterator[str]:
                 f"counted as {name}/failed; lower --set roles.{writers[shown[0]]}.sampling.max_tokens=N, or take a "
                 "model with a longer context"
             )
+
+
+MOST_COUNTED = 10_000  # steps of the longest run whose length is compared with its settings: others end by a budget
+
+
+def too_short_notes(recipe: Recipe, *, keep_every: int = 0) -> list[str]:
+    """A line for each setting that never takes effect, as the run is over before. Such a run is not refused: it may be
+    made longer later. A warm-up that nobody has chosen is passed over; a trial of few steps does not reach its end."""
+    steps = recipe.max_steps
+    if steps > MOST_COUNTED:
+        return []
+    notes = _phase_notes(recipe, steps)
+    for name, policy in recipe.policies.items():
+        if isinstance(policy, Learning):
+            notes += _learning_notes(recipe, name, policy, steps)
+        if isinstance(policy, Snapshot):
+            notes += _snapshot_notes(recipe, name, policy, steps)
+    # In a run of so many updates of its leading policy, the steps between two evaluations are those that train it.
+    counted_steps = steps if recipe.updates is None else recipe.updates
+    if recipe.evaluate_every > counted_steps:
+        notes.append(
+            f"evaluate_every is {recipe.evaluate_every}, and the run lasts {count_of(counted_steps, 'step')}: "
+            "validation problems are measured at the start and at the end alone"
+        )
+    if keep_every > steps:
+        notes.append(
+            f"keep_every is {keep_every}, and the run lasts {count_of(steps, 'step')}: the newest checkpoints "
+            "alone are kept"
+        )
+    return [f"note: {note}" for note in notes]
+
+
+def _phase_notes(recipe: Recipe, steps: int) -> list[str]:
+    """Of phases whose turn comes after the last step. Objectives that no other phase trains are refused
+    (``check_due``)."""
+    schedule = recipe.schedule
+    all_phases_seen = sum(length for _, length in schedule.warmup) + len(schedule.cycle)
+    first_steps: dict[str, int] = {}
+    for step in range(all_phases_seen):
+        first_steps.setdefault(schedule.phase_at(step).name, step)
+    return [
+        f"phase {name!r} begins with step {first + 1}, and the run lasts {count_of(steps, 'step')}: it is never played"
+        for name, first in first_steps.items()
+        if first >= steps
+    ]
+
+
+def _learning_notes(recipe: Recipe, name: str, policy: Learning, steps: int) -> list[str]:
+    """Of a learning rate that does not reach its value, or is 0 before the end; of an iteration without an end."""
+    updates = recipe.planned_updates(name, steps)
+    notes = []
+    longest_iteration = updates
+    if policy.reset_every:
+        longest_iteration = min(updates, policy.reset_every)
+    if policy.lr_warmup > longest_iteration and policy.lr_warmup != DEFAULT_LR_WARMUP:
+        share = longest_iteration / policy.lr_warmup
+        within = " in an iteration" if longest_iteration < updates else ""
+        notes.append(
+            f"policies.{name}.lr_warmup is {policy.lr_warmup}, and {name} gets {count_of(longest_iteration, 'update')}"
+            f"{within}: its learning rate rises to {share:.0%} of its value; lower --lr-warmup, or raise --steps"
+        )
+    if policy.reset_every > updates:
+        notes.append(
+            f"policies.{name}.reset_every is {policy.reset_every}, and {name} gets {count_of(updates, 'update')}: its "
+            "first iteration does not end"
+        )
+    ends_early = recipe.horizon is not None and recipe.planned_updates(name, recipe.horizon) < updates
+    if policy.lr_decay != "constant" and ends_early:
+        notes.append(
+            f"policies.{name}.lr_decay ends after {count_of(recipe.horizon or 0, 'step')} (horizon), and the run lasts "
+            f"{steps}: its learning rate is 0 from there on; raise --set horizon, or lower --steps"
+        )
+    return notes
+
+
+def _snapshot_notes(recipe: Recipe, name: str, policy: Snapshot, steps: int) -> list[str]:
+    """Of earlier weights that are never taken anew."""
+    updates = recipe.planned_updates(policy.of, steps)
+    if policy.first + policy.every < updates:
+        return []
+    return [
+        f"policies.{name}.every is {policy.every}, and {policy.of} gets {count_of(updates, 'update')}: {name} keeps "
+        "its first weights"
+    ]
 
 
 def _has_context(trainer: CoTrainer, role: Role) -> bool:

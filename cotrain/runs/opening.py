@@ -4,26 +4,33 @@ these."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cotrain import __version__
+from cotrain.config.evaluation import held_out
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, RunDirectoryError, UnknownName
 from cotrain.core.shipped import is_shipped
-from cotrain.core.verbosity import print_progress
+from cotrain.core.statistics import Estimate
+from cotrain.core.verbosity import ProgressPrinter, print_progress
 from cotrain.distributed.local import LocalBackend
 from cotrain.metrics.heldout import measure_pass_at_k
 from cotrain.metrics.table import table_rank
 from cotrain.rollout.common_roles import is_terse, verifier
+from cotrain.rollout.runner import JointProgress
 from cotrain.runs import manifest
 from cotrain.runs.changes import recipe_to_measure
 from cotrain.runs.check_models import check_tools
-from cotrain.runs.directory import RunDirectory, estimates_json
+from cotrain.runs.code_record import code_json
+from cotrain.runs.directory import RunDirectory, estimates_json, resolved_json
 from cotrain.runs.fitting import with_packing
+from cotrain.runs.kept_episodes import EpisodeKeeper
 from cotrain.runs.out_of_room import DiskRetry
-from cotrain.storage.kept_work import claim_place
+from cotrain.storage import checkpoints
+from cotrain.storage.kept_work import claim_place, kept_work, stamp_of
 from cotrain.trainer.evaluation import figure_names
 from cotrain.trainer.trainer import CoTrainer
 
@@ -127,6 +134,16 @@ def load_trainer(
     return trainer
 
 
+def point_stamp(directory: Path | str, step: int) -> list[Any]:
+    """Return a stamp of the models of a run after so many steps, or of a model. Work that was begun can go on as long
+    as its stamp is the same."""
+    if is_model(directory):
+        return [str(directory), stamp_of(str(directory)), __version__]
+    run = RunDirectory(directory)
+    checkpoint = run.checkpoints / checkpoints.step_name(step)
+    return [str(run.path), step, stamp_of(str(checkpoint)), stamp_of(str(run.path / "provenance.json")), __version__]
+
+
 def evaluate(
     directory: Path | str,
     *,
@@ -136,12 +153,17 @@ def evaluate(
     solver: str = "solver",
     step: int | None = None,
     device: str = "auto",
+    say: Callable[[str], None] = print_progress,
 ) -> dict[str, Any]:
     """Figures of a run's latest checkpoint on a held-out split; also written to ``eval-SPLIT.json`` in the directory.
 
-    ``samples``: episodes of each problem, and then pass@k of role ``solver`` for k = 1, 2, 4, … up to as many;
-    ``step``: the checkpoint after so many steps, 0 for the start. The file's name has both. Raises UnknownName for a
-    role that answers nothing, RunDirectoryError for a step without a checkpoint."""
+    Args:
+        samples: episodes of each problem, and then pass@k of role ``solver`` for k = 1, 2, 4, … up to as many. They are
+            kept while they are collected: where that is stopped, the same call goes on with what is there.
+        step: the checkpoint after so many steps, 0 for the start. The file's name has both.
+        say: called with lines about how far it is.
+
+    Raises UnknownName for a role that answers nothing, RunDirectoryError for a step without a checkpoint."""
     folder = RunDirectory.open(directory)
     claim_place(folder.path)
     recipe = recipe_of(directory)
@@ -158,16 +180,56 @@ def evaluate(
         if declared is not None:  # else it shows once all problems are played
             _check_role_answers(solver, declared)
     trainer = load_trainer(directory, recipe=recipe, step=step, device=device)
-    figures, episodes = trainer.evaluate(split, tasks or recipe.evaluation.tasks, group_size=samples)
+    count = tasks or recipe.evaluation.tasks
     name = f"eval-{split}" if step is None else f"eval-{split}-step-{step}"
-    if samples is not None:
+    if samples is None:
+        figures, _ = trainer.evaluate(split, count)
+        return _write_figures(folder, f"{name}.json", split, trainer, figures, say)
+
+    file = f"{name}-{samples}-samples.json"
+    depends_on = _what_episodes_depend_on(directory, trainer, split, count, samples)
+    with kept_work(folder.path / file, depends_on, say) as work:
+        keeper = EpisodeKeeper(work)
+        problems = len(held_out(recipe.tasks, split, count, recipe.seed))
+        n_done = keeper.count_kept(problems, group_size=samples, what="sampled")
+        n_done += keeper.count_kept(problems, group_size=1, what="greedy")
+        n_episodes = problems * (samples + recipe.evaluation.greedy)
+        printer = ProgressPrinter(n_episodes, f"{split}: {{}} episodes", say, done=n_done)
+        trainer.eval_progress = JointProgress(printer)
+        figures, episodes = trainer.evaluate(split, count, group_size=samples, collect=keeper.collect)
         _check_role_answers(solver, figures)
         figures |= measure_pass_at_k(solver, samples)(episodes)
         figures = {key: figures[key] for key in sorted(figures, key=figure_rank)}
-        name = f"{name}-{samples}-samples"
+        return _write_figures(folder, file, split, trainer, figures, say)
+
+
+def _what_episodes_depend_on(
+    directory: Path | str, trainer: CoTrainer, split: str, count: int, samples: int
+) -> dict[str, Any]:
+    """All that the episodes of an evaluation depend on, as JSON: they are kept for others of the same."""
+    code = code_json(trainer.recipe)
+    return {
+        "what": "eval",
+        "point": point_stamp(directory, trainer.finished_steps),
+        "recipe": resolved_json(trainer.recipe),
+        "code": None if code is None else code["versions"],
+        "problems": [split, count],
+        "samples": samples,
+    }
+
+
+def _write_figures(
+    folder: RunDirectory,
+    name: str,
+    split: str,
+    trainer: CoTrainer,
+    figures: Mapping[str, Estimate],
+    say: Callable[[str], None],
+) -> dict[str, Any]:
+    """Write the figures of an evaluation to a file of this name. Returns its content."""
     result = {"split": split, "step": trainer.finished_steps, "figures": estimates_json(figures)}
-    wait_for_room = DiskRetry(lambda: 0, print_progress)
-    wait_for_room(folder.write_measurement, f"{name}.json", result)
+    wait_for_room = DiskRetry(lambda: 0, say)
+    wait_for_room(folder.write_measurement, name, result)
     return result
 
 

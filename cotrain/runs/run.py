@@ -28,13 +28,14 @@ from typing import Any
 import torch
 
 from cotrain.config.recipe import Recipe, check_due, check_problems
-from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, ServerSilent, error_text
+from cotrain.core.errors import CotrainError, ProcessLost, RunDirectoryError, ServerSilent, StateError, error_text
 from cotrain.core.types import Trace
 from cotrain.core.verbosity import clock_text, count_of, notes_logged
 from cotrain.distributed.contract import Backend
 from cotrain.distributed.local import LocalBackend
 from cotrain.metrics.clusters import counts_json, paired_changes
 from cotrain.metrics.steps import flops_of
+from cotrain.metrics.table import untold_note
 from cotrain.rollout.runner import BatchProgress
 from cotrain.runs import manifest
 from cotrain.runs.code_record import check_code_unchanged, code_json, record_changed_code, trust_code_of
@@ -51,6 +52,7 @@ from cotrain.runs.directory import (
     rows_of,
 )
 from cotrain.runs.figures import (
+    BEST,
     best_step,
     check_best,
     end_metrics,
@@ -60,7 +62,7 @@ from cotrain.runs.figures import (
     progress_shown,
     seconds_of,
 )
-from cotrain.runs.fitting import crowded_notes, too_long_notes, with_packing
+from cotrain.runs.fitting import crowded_notes, too_long_notes, too_short_notes, with_packing
 from cotrain.runs.log import LoggingObserver, Observer, SilentObserver
 from cotrain.runs.model_paths import pin_model_names, weights_of
 from cotrain.runs.out_of_room import DiskRetry, memory_limits, restore_memory_limits
@@ -158,8 +160,11 @@ def start_run(
     with RunDirectory.begin(out) as directory:
         trainer = CoTrainer(recipe, backend=backend, wrap_engine=wrap_engine, async_steps=async_steps)
         log = LoggingObserver(observer or SilentObserver(), directory.path)
-        for note in packing_notes:
+        for note in (*packing_notes, *too_short_notes(recipe, keep_every=keep_every)):
             log.message(note)
+        best = recipe.evaluation.best
+        if best and untold_note(BEST, best):
+            log.message(untold_note(BEST, best))
         _write_first_files(directory, trainer, saved_recipe, log)
         return _train_to_end(directory, trainer, saved_recipe, log)
 
@@ -465,8 +470,7 @@ def _finish(run: ActiveRun, recorder: StepRecorder) -> RunResult:
     }
     chosen_step = run.best_evaluated_step
     if chosen_step is not None:
-        summary["chosen"] = chosen_step
-        _load_best(run, chosen_step)
+        summary["chosen"] = _load_best(run, chosen_step)
     with progress_shown(trainer, "the end", run.observer.message):
         after = end_metrics(trainer, run.observer.message)
     recorder.report_set_aside_tasks()
@@ -480,13 +484,25 @@ def _finish(run: ActiveRun, recorder: StepRecorder) -> RunResult:
     return RunResult(directory=run.directory.path, summary=summary)
 
 
-def _load_best(run: ActiveRun, step: int) -> None:
-    """Load what the policies were after ``step`` steps: the best of the evaluations on validation problems."""
+def _load_best(run: ActiveRun, step: int) -> int:
+    """Load what the policies were after ``step`` steps: the best of the evaluations on validation problems. Returns the
+    step after which they were as they are now: the last one where the best checkpoint is not there, as in a run that an
+    earlier version began, which took another evaluation for the best and kept its checkpoint."""
     trainer = run.trainer
-    if step != trainer.finished_steps:
+    best = trainer.recipe.evaluation.best
+    if step == trainer.finished_steps:
+        return step
+    try:
         tensors, documents = manifest.checkpoint_at(run.directory, step).load()
-        trainer.load(documents["state"], tensors, documents.get(AHEAD))  # AHEAD: rollouts collected ahead
-        run.observer.message(f"the end is the state after step {step}, the best in {trainer.recipe.evaluation.best}")
+    except (RunDirectoryError, StateError) as error:
+        run.observer.message(
+            f"note: the end is the last state, after step {trainer.finished_steps}: {error}; the best in {best} was "
+            f"that after step {step}"
+        )
+        return trainer.finished_steps
+    trainer.load(documents["state"], tensors, documents.get(AHEAD))  # AHEAD: rollouts collected ahead
+    run.observer.message(f"the end is the state after step {step}, the best in {best}")
+    return step
 
 
 # -- What a run begins with, and what it goes back to

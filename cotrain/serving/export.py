@@ -23,7 +23,7 @@ from cotrain import __version__
 from cotrain.config.names import policy_named
 from cotrain.config.policies import Policy, Weights
 from cotrain.config.recipe import Recipe
-from cotrain.core.errors import ConfigError, ModelError, RunDirectoryError, UnknownName
+from cotrain.core.errors import ConfigError, ModelError, UnknownName
 from cotrain.core.verbosity import count_of
 from cotrain.distributed.local import LocalBackend
 from cotrain.distributed.policy_handles import ModelHandle, PolicyHandle
@@ -33,9 +33,9 @@ from cotrain.runs import manifest, opening
 from cotrain.runs.changes import check_foreign_code, check_models_exist, update_model_path
 from cotrain.runs.directory import RunDirectory
 from cotrain.storage import checkpoints
-from cotrain.storage.file_ops import REAL_FILES, Files, can_be_filled, filled_directory, replace_file
+from cotrain.storage.file_ops import REAL_FILES, Files, filled_directory, replace_file
 from cotrain.storage.io_progress import MegabytePace, Say, WatchedFiles, directory_bytes, watch_growth
-from cotrain.storage.kept_work import claim_place
+from cotrain.storage.kept_work import claimed_directory
 from cotrain.storage.tensor_files import split_part_name
 from cotrain.trainer.trainer import require_fields, state_fields
 
@@ -82,32 +82,31 @@ def export_policy(
         model: where a model of the run was moved to (``runs/model_paths.py``).
         say: called with lines about reading and writing that takes long.
 
-    Raises RunDirectoryError when ``out`` is not empty, ConfigError for an unknown role or format, a policy that is a
-    program or a critic, or one without an adapter that is to be ``merged``; ModelError for a model that nanochat does
-    not have.
+    Raises RunDirectoryError when ``out`` is not empty or another command writes to it, ConfigError for an unknown role
+    or format, a policy that is a program or a critic, or one without an adapter that is to be ``merged``; ModelError
+    for a model that nanochat does not have.
     """
     if to not in FORMATS:
         raise UnknownName("format", to, FORMATS)
     target = Path(out)
-    if not can_be_filled(target):
-        raise RunDirectoryError(f"{target} is not an empty directory; choose another --out", code="E_OUT_NOT_EMPTY")
-    claim_place(target if target.is_dir() else target.parent)
-    if model is not None:
-        check_foreign_code(directory)  # before anything of the run is changed
-        update_model_path(directory, model)
-    recipe = opening.recipe_of(directory)
-    policy = policy_named(recipe, role)
-    spec = recipe.policies[policy]
-    _check_exportable(spec, policy, directory, merged=merged, to=to)
+    with claimed_directory(target):
+        if model is not None:
+            check_foreign_code(directory)  # before anything of the run is changed
+            update_model_path(directory, model)
+        recipe = opening.recipe_of(directory)
+        policy = policy_named(recipe, role)
+        spec = recipe.policies[policy]
+        _check_exportable(spec, policy, directory, merged=merged, to=to)
 
-    exported = load_policy(directory, recipe, policy, say=say)
-    with filled_directory(target) as folder:
-        if to == NANOCHAT:
-            _export_to_nanochat(exported, folder, merged=spec.lora is not None, policy=policy)
-        else:
-            with watch_growth(folder, exported.weight_bytes, f"{target}: {{}} MB written", say):
-                _export_to_transformers(exported, folder, merged=merged, policy=policy)
-        replace_file(folder / CARD, model_card(exported, policy, RunDirectory(directory), merged=merged).encode())
+        exported = load_policy(directory, recipe, policy, say=say)
+        with filled_directory(target) as folder:
+            if to == NANOCHAT:
+                _export_to_nanochat(exported, folder, merged=spec.lora is not None, policy=policy)
+            else:
+                with watch_growth(folder, exported.weight_bytes, f"{target}: {{}} MB written", say):
+                    _export_to_transformers(exported, folder, merged=merged, policy=policy)
+            card = model_card(exported, policy, RunDirectory(directory), merged=merged)
+            replace_file(folder / CARD, card.encode())
     return target
 
 

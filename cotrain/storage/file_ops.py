@@ -92,20 +92,21 @@ def is_at(handle: int, path: Path) -> bool:
 
 
 PARTIAL = ".partial"  # end of the name of a directory that is being filled
+FILLING = f"{PARTIAL}.lock"  # end of the name of the lock of whoever fills it (``kept_work.py: claimed_directory``)
 
 
 def can_be_filled(target: Path) -> bool:
     """Whether ``filled_directory`` may make this directory: it is not there, or empty."""
     if not target.exists():
         return True
-    return target.is_dir() and all(path.name == PARTIAL for path in target.iterdir())
+    return target.is_dir() and all(path.name in (PARTIAL, FILLING) for path in target.iterdir())
 
 
 @contextmanager
 def filled_directory(target: Path) -> Iterator[Path]:
     """Yield a new directory, for libraries to write into. Once the block has ended it becomes ``target``, which is not
     there or empty (``can_be_filled``): so all of it is there or nothing, also after a kill. What a kill leaves is
-    beside ``target``, and the next try removes it.
+    beside ``target``, and the next try removes it; so the caller holds the place (``claimed_directory``).
 
     An empty ``target`` may be a file system of its own, or in a directory that may not be written to: then all of this
     happens in it."""

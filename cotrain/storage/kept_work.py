@@ -1,4 +1,5 @@
-"""Partial results of a long command: kept next to its output while it works, and taken up by the same command again.
+"""Partial results of a long command: kept next to its output while it works, and taken up by the same command again;
+and the place of its output, which is held meanwhile.
 
 ::
 
@@ -22,9 +23,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from cotrain.core.errors import ConfigError
-from cotrain.storage.file_ops import REAL_FILES, make_directory, report_disk_errors
+from cotrain.core.errors import ConfigError, RunDirectoryError
+from cotrain.storage.file_ops import FILLING, REAL_FILES, can_be_filled, make_directory, report_disk_errors
 from cotrain.storage.jsonl import JsonlWriter, read_jsonl
+from cotrain.storage.lock import RunLock
 
 SETTINGS = "settings"
 KEY = "key"
@@ -54,6 +56,10 @@ class KeptWork:
         self.found = len(self._parts)  # parts of an earlier try
         if not rows:
             self._append({SETTINGS: settings_json})
+
+    def has(self, key: str) -> bool:
+        """Whether a part is there."""
+        return key in self._parts
 
     def part(self, key: str, make: Callable[[], Any]) -> Any:
         """The value of a part, as JSON gives it back: what an earlier try kept, else what ``make`` returns."""
@@ -121,6 +127,30 @@ def claim_place(folder: Path) -> None:
         probe = folder / f".write-test-{os.getpid()}"
         os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         probe.unlink()
+
+
+@contextmanager
+def claimed_directory(target: Path) -> Iterator[None]:
+    """Hold the place of a new directory while the block works for it and fills it (``file_ops.filled_directory``): of
+    two commands at once, each would remove what the other one has half made.
+
+    Raises RunDirectoryError where the directory is not empty, or another command is filling it; DiskError where nothing
+    can be written."""
+    _check_can_be_filled(target)
+    whole = target.resolve()
+    folder, name = (whole, FILLING) if whole.is_dir() else (whole.parent, f".{whole.name}{FILLING}")
+    claim_place(folder)
+    lock = RunLock(folder, name, what=str(target))
+    try:
+        _check_can_be_filled(target)  # another command may have ended since
+        yield
+    finally:
+        lock.remove()
+
+
+def _check_can_be_filled(target: Path) -> None:
+    if not can_be_filled(target):
+        raise RunDirectoryError(f"{target} is not an empty directory; choose another --out", code="E_OUT_NOT_EMPTY")
 
 
 def stamp_of(model: str) -> list[list[Any]]:

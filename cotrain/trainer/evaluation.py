@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from cotrain.config.evaluation import Evaluation
 from cotrain.core.errors import ConfigError
 from cotrain.core.seeding import seed_of
 from cotrain.core.statistics import Estimate
-from cotrain.core.types import TOO_LONG, Episode, Task
+from cotrain.core.types import TOO_LONG, Episode, RolloutFn, Task
 from cotrain.metrics.clusters import Share, defined_figures, make_figure
 from cotrain.metrics.heldout import Measure, answer_agreement_of, trajectories_in, without_truth
 from cotrain.rollout.runner import RolloutRunner
@@ -30,6 +30,39 @@ GREEDY_NAMES = {  # figure → its name in the greedy collection, for those that
 EVALUATION_STEP = -1  # the step in the addresses of evaluation episodes
 
 
+class CollectHeldOut(Protocol):
+    """Collects episodes of held-out problems. ``what``: what they are called, "sampled" or "greedy"."""
+
+    def __call__(
+        self,
+        runner: RolloutRunner,
+        protocol: RolloutFn,
+        tasks: Sequence[Task],
+        *,
+        split: str,
+        group_size: int,
+        first_position: int = 0,
+        what: str,
+    ) -> tuple[Episode, ...]: ...
+
+
+def collect_at_once(
+    runner: RolloutRunner,
+    protocol: RolloutFn,
+    tasks: Sequence[Task],
+    *,
+    split: str,
+    group_size: int,
+    first_position: int = 0,
+    what: str,
+) -> tuple[Episode, ...]:
+    """All episodes in one batch, of which nothing is kept. ``first_position``: of the first of these problems among all
+    that are measured."""
+    return runner.collect(
+        protocol, tasks, step=EVALUATION_STEP, split=split, group_size=group_size, first_position=first_position
+    )
+
+
 def measure_protocol(
     evaluation: Evaluation,
     runner: RolloutRunner,
@@ -38,6 +71,7 @@ def measure_protocol(
     split: str,
     group_size: int,
     also_greedy: bool = True,
+    collect: CollectHeldOut = collect_at_once,
 ) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
     """Run a protocol on held-out problems, and measure. Returns the metrics, and the sampled episodes that they are of.
 
@@ -47,9 +81,9 @@ def measure_protocol(
     """
     where = f"held-out problems of {split}"
 
-    def collect_held_out(held_out_runner: RolloutRunner, members: int) -> tuple[Episode, ...]:
+    def collect_held_out(held_out_runner: RolloutRunner, members: int, what: str) -> tuple[Episode, ...]:
         protocol = evaluation.protocol
-        episodes = held_out_runner.collect(protocol, tasks, step=EVALUATION_STEP, split=split, group_size=members)
+        episodes = collect(held_out_runner, protocol, tasks, split=split, group_size=members, what=what)
         check_measured(where, episodes, held_out_runner.set_aside)
         check_roles_asked(where, protocol, episodes, "measured")
         for why, broken in _broken_by_reason(episodes).items():
@@ -58,7 +92,7 @@ def measure_protocol(
             runner.set_aside.setdefault(broken[0].task_id, note)
         return episodes
 
-    sampled = collect_held_out(runner, group_size)
+    sampled = collect_held_out(runner, group_size, "sampled")
     metrics: dict[str, Estimate] = {}
     for measure in evaluation.measures:
         measured = check_figures(measure, measure(sampled))
@@ -73,7 +107,7 @@ def measure_protocol(
     metrics |= broken_off_share(sampled) | failed_shares(sampled)
 
     if also_greedy and evaluation.greedy and is_graded:
-        greedy = collect_held_out(runner.greedy_copy(), 1)
+        greedy = collect_held_out(runner.greedy_copy(), 1, "greedy")
         for measure in evaluation.measures:
             metrics |= renamed_as_greedy(check_figures(measure, measure(greedy)))
     return metrics, sampled

@@ -55,6 +55,8 @@ from cotrain.trainer.async_rollouts import (
 )
 from cotrain.trainer.checks import check_group_sizes, check_rollouts, check_servers_answer
 from cotrain.trainer.evaluation import (
+    CollectHeldOut,
+    collect_at_once,
     evaluation_seed,
     fixed_solutions_group_size,
     measure_protocol,
@@ -537,16 +539,19 @@ class CoTrainer:
         return self.policies[policy].logprobs(sequences, temperature=temperature, context_tokens=context_tokens)
 
     def evaluate(
-        self, split: str, count: int, *, group_size: int | None = None
+        self, split: str, count: int, *, group_size: int | None = None, collect: CollectHeldOut = collect_at_once
     ) -> tuple[dict[str, Estimate], tuple[Episode, ...]]:
-        """Evaluate on ``count`` problems of a held-out split, chosen by the seed, the same throughout the run."""
+        """Evaluate on ``count`` problems of a held-out split, chosen by the seed, the same throughout the run.
+        ``collect``: collects the episodes."""
         evaluation = self.recipe.evaluation
         tasks = held_out(self.recipe.tasks, split, count, self.recipe.seed)
         runner = self.evaluation_runner
         runner.progress = self.eval_progress
         size = group_size or evaluation.group_size
         with self._checking_servers(f"held-out problems of {split}"):
-            metrics, episodes = measure_protocol(evaluation, runner, tasks, split=split, group_size=size)
+            metrics, episodes = measure_protocol(
+                evaluation, runner, tasks, split=split, group_size=size, collect=collect
+            )
         if evaluation.implicit_rewards:
             from cotrain.trainer.implicit_reward_evaluation import implicit_reward_figures
 

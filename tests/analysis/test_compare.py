@@ -14,6 +14,7 @@ import pytest
 from cotrain.analysis.comparison import waves
 from cotrain.analysis.comparison.arms import make_arm, recipe_of_arm
 from cotrain.analysis.comparison.compare import ComparisonPlan, claim_directory, compare
+from cotrain.analysis.comparison.lacking import lacking_figures
 from cotrain.analysis.comparison.rates import FIRST_SEED, rate_settings
 from cotrain.analysis.comparison.runs import collect_run, is_done, run_command
 from cotrain.analysis.comparison.waves import RunKey, runs_still_short
@@ -199,6 +200,24 @@ def test_of_an_error_the_smallest_is_best_and_a_rate_at_which_it_is_undefined_is
     assert "undefined" in (tmp_path / "report.html").read_text()
 
 
+def test_of_a_gap_the_rate_nearest_to_zero_is_best(tmp_path):
+    arms = (make_arm("judged", "tango", {"model": TINY, "verifier": "frozen"}),)
+    made = begun(plan(tmp_path, arms=arms, rates=(1e-4, 2e-4, 4e-4), seeds=1, measure="gap"))
+    for rate, gap in ((1e-4, 0.3), (2e-4, -0.1), (4e-4, -0.4)):
+        made_run(tmp_path / "judged" / f"rate-{rate:g}" / f"seed-{FIRST_SEED}", {"solver/pass@1": 0.5, "gap": gap})
+    made_run(tmp_path / "judged" / "seed-0", {"solver/pass@1": 0.6})
+    result = compare(made, say=lambda line: None)
+    assert result["rates"]["arms"]["judged"]["chosen"] == 2e-4
+
+
+def test_a_measure_without_a_better_direction_chooses_no_rate(tmp_path):
+    arms = (make_arm("judged", "tango", {"model": TINY, "verifier": "frozen"}),)
+    made = plan(tmp_path, arms=arms, rates=(1e-4, 2e-4), measure="verifier/base_rate")
+    with refuses("E_NO_BEST_VALUE", names=("measure", "verifier/base_rate")):
+        compare(made)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.whole
 def test_a_figure_that_one_run_lacks_is_a_result_if_another_run_has_it(tmp_path):
     made = begun(plan(tmp_path, seeds=1))
@@ -208,6 +227,34 @@ def test_a_figure_that_one_run_lacks_is_a_result_if_another_run_has_it(tmp_path)
     assert compare(made, needed_figures=needed)["table"]
     with refuses("E_UNKNOWN_MEASURE", names="verifier/balanced_acuracy"):
         compare(made, needed_figures={"plain": {"verifier/balanced_acuracy"}})
+
+
+def test_an_arm_without_a_headline_figure_is_named_with_the_reason(tmp_path):
+    """One arm has no verifier, and both were asked for too few answers to have a vote of eight in each run."""
+    made = begun(plan(tmp_path, seeds=2))
+    for seed, vote in ((0, {"solver/majority@8": 0.7}), (1, {})):
+        made_run(tmp_path / "plain" / f"seed-{seed}", {"solver/pass@1": 0.6})
+        figures = {"solver/pass@1": 0.5, "verifier/balanced_accuracy": 0.7, **vote}
+        made_run(tmp_path / "judged" / f"seed-{seed}", figures)
+    result = compare(made, say=lambda line: None)
+    lines = "\n".join(result["lines"])
+    assert "plain lacks verifier/balanced_accuracy: it has no role 'verifier'; its roles are solver." in lines
+    assert "plain lacks solver/majority@8: it is undefined in all of its runs" in lines
+    assert "judged lacks solver/majority@8: it is undefined in 1 of 2 runs." in lines
+    assert "no role 'verifier'" in (tmp_path / "table.md").read_text()
+    assert "no role 'verifier'" in (tmp_path / "report.html").read_text().replace("\\u0027", "'")
+
+
+def test_settings_that_leave_out_a_headline_figure_are_the_reason():
+    recipe = recipe_of_arm(make_arm("plain", "grpo", {"model": TINY}), {}, ("evaluation.group_size=2",))
+    without_greedy = recipe_of_arm(make_arm("plain", "grpo", {"model": TINY}), {}, ("evaluation.greedy=false",))
+    other = [{"after": {"solver/majority@8": 0.5, "solver/greedy": 0.5, "solver/pass@1": 0.5}}]
+    few, no_greedy = [{"after": {"solver/greedy": 0.5}}], [{"after": {"solver/majority@8": 0.5}}]
+    recipes = {"few": recipe, "sampled": without_greedy, "other": recipe}
+    rows = lacking_figures(recipes, {"few": few, "sampled": no_greedy, "other": other}, ())
+    reasons = {(row["recipe"], metric): row["why"] for row in rows for metric in row["metrics"]}
+    assert "evaluation.group_size is 2" in reasons["few", "solver/majority@8"]
+    assert reasons["sampled", "solver/greedy"] == "evaluation.greedy is false"
 
 
 def _with_measure(out: Path, measure: str) -> Path:

@@ -310,13 +310,66 @@ def test_a_file_that_has_changed_is_not_gone_on_with(tmp_path):
     path = written(tmp_path)
     begun(read_study(path))
     path.write_text(path.read_text().replace("at_least = 0.1", "at_least = 0.0"))
-    with refuses("E_STUDY_CHANGED"):
+    with refuses("E_STUDY_CHANGED", names=("gate.at_least", "bring the file as it was", f'"{tmp_path / "out"}-2"')):
         run_study(read_study(path), say=lambda line: None)
     other = written(tmp_path / "other")
     (tmp_path / "other" / "out").mkdir()
     (tmp_path / "other" / "out" / "thesis.txt").write_text("do not lose me")
     with refuses("E_OUT_NOT_STUDY"):
         run_study(read_study(other), say=lambda line: None)
+
+
+@pytest.mark.parametrize(
+    ("was", "is_", "named"),
+    [
+        ("seeds = 3", "seeds = 4", "seeds"),
+        ("[gate]", '[arms.later]\nrecipe = "grpo"\nlr = 1e-3\n\n[gate]', "arms.later.recipe"),
+        ('[arms.outcome]\nrecipe = "grpo"\n', "", "arms.outcome.recipe"),
+    ],
+    ids=["seeds", "arm", "gone"],
+)
+def test_what_was_added_or_taken_away_after_a_look_is_named_and_refused(tmp_path, was, is_, named):
+    text = FILE if named != "arms.outcome.recipe" else FILE.replace('minus = "outcome"\n', "")
+    path = written(tmp_path, text)
+    begun(read_study(path))
+    path.write_text(path.read_text().replace(was, is_))
+    with refuses("E_STUDY_CHANGED", names=named):
+        run_study(read_study(path), say=lambda line: None)
+
+
+def test_arms_in_another_order_have_another_reference(tmp_path):
+    path = written(tmp_path)
+    study = read_study(path)
+    first, second = (
+        '[arms.outcome]\nrecipe = "grpo"\n',
+        '[arms.oracle]\nrecipe = "grpo"\nsteps_judged_by = "oracle"\nalpha = 0.5\n',
+    )
+    assert first + second in path.read_text()
+    path.write_text(path.read_text().replace(first + second, second + first))
+    swapped = read_study(path)
+    assert study.settings != swapped.settings and set(study.settings) == set(swapped.settings)
+
+
+def test_a_file_with_another_comment_goes_on_and_the_page_says_so(tmp_path):
+    path = written(tmp_path)
+    study = read_study(path)
+    begun(study)
+    path.write_text("# A word that was forgotten.\n" + path.read_text().replace("seeds = 3", "seeds = 3  # few"))
+    changed = read_study(path)
+    for _ in range(2):  # the change is told once
+        with pytest.raises(RuntimeError, match="killed"):
+            run_study(changed, say=killed)
+    document = json.loads((study.out / "study.json").read_text())
+    assert document["sha256"] == study.sha256 and [one["sha256"] for one in document["changes"]] == [changed.sha256]
+    assert "comments alone" in study_markdown(document) and changed.sha256 in study_markdown(document)
+    path.write_text(path.read_text().replace("batches = 4", "batches = 4\ncheckpoint_every = 1"))
+    with pytest.raises(RuntimeError, match="killed"):
+        run_study(read_study(path), say=killed)
+    document = json.loads((study.out / "study.json").read_text())
+    assert [one["what"] for one in document["changes"]] == ["comments alone", "checkpoint_every"]
+    path.write_text(path.read_text().replace("seeds = 3", "seeds = 5"))
+    with refuses("E_STUDY_CHANGED", names="seeds"):
+        run_study(read_study(path), say=killed)
 
 
 @pytest.mark.parametrize(
@@ -352,6 +405,20 @@ def test_a_measure_that_the_first_two_runs_lack_is_refused(tmp_path):
     with refuses("E_UNKNOWN_MEASURE", names=("arm 'outcome'", "'solver/majority@8'", "solver/greedy")):
         run_study(study, say=lines.append)
     assert not any("begins" in line for line in lines)
+
+
+def test_an_arm_in_which_the_measure_is_undefined_does_not_end_the_study(tmp_path):
+    """After all of its runs the study ended in an error, and again each time it was begun again."""
+    study = read_study(written(tmp_path, FILE.replace("solver/greedy", "solver/majority@8").split("[gate]")[0]))
+    begun(study)
+    for plan in study.parts.values():
+        claim_directory(plan, list(plan.arms))
+        for arm, figures in (("outcome", {"solver/majority@8": 0.5}), ("oracle", {})):
+            for seed in range(plan.seeds):
+                made_run(plan.out / arm / f"seed-{seed}", {"solver/pass@1": 0.4, **figures})
+    document = run_study(study, say=lambda line: None)
+    assert "no figure: it is undefined in all of its runs" in "\n".join(document["lines"])
+    assert "no figure: it is undefined in all of its runs" in study_markdown(document)
 
 
 @pytest.fixture

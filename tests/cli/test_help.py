@@ -2,12 +2,14 @@
 
 import argparse
 import re
+from pathlib import Path
 
 import pytest
 
 from cotrain.cli.flags import Parser, comments_of, with_flag_names
 from cotrain.cli.main import main
 from cotrain.config.large_model_defaults import defaults_by_size
+from cotrain.core import registry
 from cotrain.core.user_code import load_file
 from cotrain.recipes import NAMES as SHIPPED
 from cotrain.recipes import QUESTIONS, RECIPES
@@ -202,6 +204,22 @@ def test_the_list_has_every_recipe_in_one_group_and_says_where_to_begin(capsys):
     assert lines[0] == "begin here" and lines[1].startswith("  demo  ")
     assert {line for line in lines if line and not line.startswith(" ")} > set(QUESTIONS)
     assert all(len(line) <= 100 for line in lines)
+
+
+@pytest.mark.parametrize("place", ["clone", "elsewhere"])
+def test_the_list_has_the_zoo_where_it_is_not_installed(place, monkeypatch, capsys):
+    """Somebody wrote a method that the zoo had: no list named it."""
+    monkeypatch.setattr(registry, "entry_points", lambda **wanted: [])
+    if place == "elsewhere":
+        monkeypatch.setattr(registry, "__file__", "/usr/lib/cotrain/core/registry.py")
+    assert main(["list"]) == 0
+    said = capsys.readouterr().out
+    _, _, zoo = said.partition("\nin the zoo, a package of its own\n")
+    assert [name for name in registry.ZOO_RECIPES if f"  {name}  " not in zoo] == []
+    folder = Path(__file__).parents[2] / "zoo"
+    command_refuses(["run", "spirall", "--out", "nowhere"], "E_UNKNOWN_RECIPE: spiral", capsys)
+    where = f"pip install -e {folder}" if place == "clone" else "zoo/ of cotrain's repository"
+    assert where in " ".join(zoo.split())
 
 
 @pytest.mark.parametrize("command", ["why", "view", "audit", "serve", "attack", "diff"])

@@ -9,12 +9,20 @@ from cotrain.metrics.heldout import VERDICTS_SHOWN
 from cotrain.metrics.metric import ANY, FIRST, HELD_OUT, Metric
 from cotrain.metrics.steps import RATES
 from cotrain.metrics.table import (
+    LARGER,
+    NEAREST,
+    NEITHER,
+    SMALLER,
     TABLE,
+    UNTOLD,
+    better_values,
+    goodness,
     is_headline,
     labelled_metric,
     metric_named,
     metric_with_key,
     table_rank,
+    untold_note,
 )
 from docs.metrics_page import page_text, range_text
 from tests.helpers import is_documented
@@ -97,6 +105,29 @@ def test_the_most_literal_line_counts():
         and metric_named("reward/x/right").key == "{role}/reward/{signal}/right"
     )
     assert metric_named("never heard of") is None
+
+
+def test_which_values_of_a_figure_are_better():
+    assert better_values("solver/ood_length/pass@1") == LARGER
+    assert better_values("verifier/fixed/calibration_error") == SMALLER
+    assert better_values("gap") == better_values("meta/fixed/gap") == NEAREST
+    assert better_values("verifier/base_rate") == better_values("solver/majority_share") == NEITHER
+    assert better_values("solver/metadata/length") == better_values("solver/my_own_figure") == UNTOLD
+    assert better_values("rater/score") == better_values("solver/steps") == UNTOLD  # named as figures of training steps
+
+
+def test_values_are_ranked_by_how_good_they_are():
+    def best(figure, *values):
+        return max(values, key=lambda value: goodness(figure, value))
+
+    assert best("gap", -0.3, -0.1, 0.2) == -0.1
+    assert best("solver/pass@1", 0.1, 0.4, 0.3) == best("solver/my_own_figure", 0.1, 0.4, 0.3) == 0.4
+    assert best("verifier/calibration_error", 0.2, 0.1, 0.3) == 0.1
+
+
+def test_a_note_says_that_the_best_value_of_an_own_figure_is_a_guess():
+    assert "solver/my_own_figure" in untold_note("measure", "solver/my_own_figure")
+    assert untold_note("measure", "solver/pass@1") == ""
 
 
 def test_labels_are_filled_in_and_unknown_units_settled_by_the_values():

@@ -11,7 +11,8 @@ from torch import nn
 from cotrain.cli.main import main
 from cotrain.models.load import save_model
 from cotrain.pretraining import core_tasks
-from cotrain.pretraining.core_tasks import continuation_losses, measure_core, read_items
+from cotrain.pretraining.core_tasks import continuation_losses, measure_core, read_items, what_scores_depend_on
+from cotrain.storage.kept_work import kept_work
 from tests.sentences import command_refuses, refuses
 
 
@@ -83,6 +84,32 @@ def test_each_layout_is_scored_by_hand(tmp_path, monkeypatch):
     }
     assert found["core"] == pytest.approx((1 / 3 + 1 + 0.5) / 3)
     assert measure_core("any", files[:1], problems=2)["figures"]["one/accuracy"]["n"] == 2
+
+
+def test_scores_go_on_where_they_stopped(tmp_path, monkeypatch):
+    """Of a suite that takes hours nothing was left when it was killed."""
+    monkeypatch.setattr(core_tasks, "load_model", lambda model: (Successor(), Alphabet()))
+    monkeypatch.setattr(core_tasks, "ROWS_KEPT", 2)
+    rows = [{"context": "ab", "continuation": tail, "delimiter": ""} for tail in ("c", "d", "c", "a", "c")]
+    file = written(tmp_path / "one.jsonl", rows)
+    whole = measure_core("any", [file])
+    scored = []
+    score = core_tasks._score_item
+
+    def score_or_stop(network, tokenizer, item, examples, where):
+        if len(scored) == 3:
+            scored.append("stopped")
+            raise KeyboardInterrupt
+        scored.append(where)
+        return score(network, tokenizer, item, examples, where)
+
+    monkeypatch.setattr(core_tasks, "_score_item", score_or_stop)
+    depends_on = what_scores_depend_on("any", [file], None, 0)
+    with pytest.raises(KeyboardInterrupt), kept_work(tmp_path / "core.json", depends_on, print) as work:
+        measure_core("any", [file], work=work)
+    with kept_work(tmp_path / "core.json", depends_on, print) as work:
+        assert measure_core("any", [file], work=work) == whole
+    assert [int(where.split()[-1]) for where in scored if where != "stopped"] == [1, 2, 3, 3, 4, 5]
 
 
 def test_examples_are_other_rows_of_the_file_with_their_right_answers(tmp_path, monkeypatch):

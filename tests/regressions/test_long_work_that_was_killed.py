@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,15 +13,19 @@ from pathlib import Path
 
 import pytest
 
+from cotrain import api
 from cotrain.cli.main import main
+from cotrain.config.override import override
 from cotrain.core.types import Sampling
 from cotrain.data.columns import ANY
 from cotrain.pretraining import paraphrases
 from cotrain.prompts.byte_tokenizer import ByteRenderer
+from cotrain.recipes.tango import tango
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
-from cotrain.storage.kept_work import KeptWork
-from tests.helpers import TINY, spoken
+from cotrain.runs import kept_episodes, opening
+from cotrain.storage.kept_work import KeptWork, kept_work
+from tests.helpers import EASY, TINY, spoken
 
 PATIENCE_S = 240.0
 
@@ -53,6 +58,70 @@ def test_an_attack_goes_on_where_it_was_killed(tmp_path, capsys):
     assert "earlier try" in capsys.readouterr().out
     assert json.loads((broken / "attack.json").read_text()) == json.loads((whole / "attack.json").read_text())
     assert [path.name for path in broken.iterdir()] == ["attack.json"]
+
+
+@pytest.fixture(scope="module")
+def run_to_measure(tmp_path_factory):
+    """A finished run of a solver and its verifier."""
+    folder = tmp_path_factory.mktemp("measured") / "run"
+    sizes = {"tasks_per_step": 2, "group_size": 2, "evaluation_tasks": 1, "reviews": 1}
+    recipe = tango(model=TINY, steps=1, warmup=0, ratio=(1, 0), verifier="frozen", tasks=EASY, **sizes)
+    api.run(override(recipe, ["evaluation.splits=[]"]), folder)
+    return folder
+
+
+def test_many_samples_of_a_run_go_on_where_they_stopped(run_to_measure, tmp_path, monkeypatch, capsys):
+    """Hours of ``eval --samples`` were lost. Killed in its second batch and in its greedy answers, it says the same in
+    the end, and nothing is collected twice."""
+    monkeypatch.setattr(kept_episodes, "BATCH", 8)
+    collect = kept_episodes.collect_at_once
+    collected = []
+
+    def collect_or_stop(runner, protocol, tasks, *, what, **more):
+        if len(collected) in stops:
+            stops.remove(len(collected))
+            raise KeyboardInterrupt
+        collected.append((what, [task.id for task in tasks]))
+        return collect(runner, protocol, tasks, what=what, **more)
+
+    monkeypatch.setattr(kept_episodes, "collect_at_once", collect_or_stop)
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    for folder in (whole, broken):
+        shutil.copytree(run_to_measure, folder)
+    words = ["--samples", "4", "--problems", "3", "--threads", "1", "--json"]
+    stops = []
+    assert main(["eval", str(whole), *words]) == 0
+    in_one_go, expected = list(collected), capsys.readouterr().out
+    assert [len(ids) for _, ids in in_one_go] == [2, 1, 3]
+    collected.clear()
+    stops = [1, 2]
+    for _ in range(2):
+        assert main(["eval", str(broken), *words]) == 130
+        assert rows_kept(broken, "eval-test-4-samples.json") > 1
+    assert main(["eval", str(broken), *words]) == 0
+    said = capsys.readouterr()
+    assert collected == in_one_go and said.out == expected and "earlier try" in said.err
+    assert [path.name for path in broken.iterdir() if path.name.endswith(".partial")] == []
+    saved = (folder_of / "eval-test-4-samples.json" for folder_of in (whole, broken))
+    assert len({path.read_bytes() for path in saved}) == 1
+
+
+def test_what_was_kept_counts_as_done(tmp_path):
+    with kept_work(tmp_path / "out.json", {}, print) as work:
+        keeper = kept_episodes.EpisodeKeeper(work)
+        assert keeper.count_kept(300, group_size=4, what="sampled") == 0
+        work.part("sampled, 128 problems from 0 on", dict)
+        work.part("sampled, 44 problems from 256 on", dict)
+        assert keeper.count_kept(300, group_size=4, what="sampled") == 4 * (128 + 44)
+        assert keeper.count_kept(300, group_size=1, what="greedy") == 0
+
+
+def test_samples_of_another_number_are_other_work(run_to_measure, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(run_to_measure, folder)
+    for samples in (2, 3):
+        found = opening.evaluate(folder, tasks=2, samples=samples, say=lambda line: None)
+        assert f"solver/pass@{samples - samples % 2}" in found["figures"]
 
 
 def test_paraphrases_go_on_where_they_stopped(tmp_path, monkeypatch):

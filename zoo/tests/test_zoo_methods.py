@@ -11,7 +11,7 @@ from zoo_cases import AGAIN, CASES, MEASURED, NAMES, built
 
 from cotrain.cli.main import main
 from cotrain.config.registry import find_recipe
-from cotrain.core.registry import RECIPES, TASKS, ZOO, joined_places, load_named
+from cotrain.core.registry import RECIPES, TASKS, ZOO, ZOO_RECIPES, joined_places, load_named
 from cotrain.data.sources import problem_source
 from cotrain.runs.choose_formats import AnswerFormat, choose_answer_format
 from cotrain.trainer.trainer import CoTrainer
@@ -86,8 +86,8 @@ def test_a_name_of_the_zoo_says_what_to_install_where_it_is_not():
 def test_the_list_has_the_zoo_behind_what_ships(capsys):
     assert main(["list", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["recipes"]
-    apart = {one["name"] for one in listed if one["question"] == "of other packages"}
-    assert set(NAMES) <= apart and listed[0]["name"] == "demo"
+    apart = {one["name"]: one["about"] for one in listed if one["question"] == "in the zoo, a package of its own"}
+    assert apart == ZOO_RECIPES and set(apart) == set(NAMES) and listed[0]["name"] == "demo"
 
 
 @pytest.mark.parametrize("file", FILES, ids=[str(file.relative_to(ROOT / "cotrain_zoo")) for file in FILES])

@@ -27,7 +27,7 @@ import numpy as np
 
 from cotrain.analysis.attack.matrix import LETTERS, MatrixCells, estimate_json, matrix_lines, write_figures
 from cotrain.analysis.attack.tables import Attempt, AttemptOutcome
-from cotrain.analysis.attack.verifier_attack import judging_role, point_stamp
+from cotrain.analysis.attack.verifier_attack import judging_role
 from cotrain.analysis.attack.xplay import (
     REFERENCE,
     DrawnSolutions,
@@ -49,6 +49,7 @@ from cotrain.metrics.clusters import Array, Bounded, Share, Sums, make_figure, r
 from cotrain.models.load import model_directory
 from cotrain.rollout import common_roles
 from cotrain.rollout.role import Role
+from cotrain.runs import opening
 from cotrain.runs.changes import recipe_to_measure
 from cotrain.runs.directory import RunDirectory, resolved_json
 from cotrain.storage.kept_work import claim_place, kept_work, stamp_of
@@ -102,7 +103,7 @@ def review_rollouts(
 
     depends_on = {
         "what": "reviewed",
-        "points": [[point_stamp(point.run, point.step), point.model] for point, _ in verifiers],
+        "points": [[opening.point_stamp(point.run, point.step), point.model] for point, _ in verifiers],
         "models": [stamp_of(model) for model in references],
         "roles": [role, resolved_json(dict(recipe.roles))],
         "solutions": [[step, [attempt.text for attempt in drawn.attempts]] for step, drawn in by_step.items()],

@@ -31,7 +31,6 @@ from cotrain.analysis.attack.matrix import (
     problems_text,
     write_figures,
 )
-from cotrain.analysis.attack.verifier_attack import point_stamp
 from cotrain.analysis.attack.xplay import RunPoint, Say, check_same_problems, points_of
 from cotrain.config.evaluation import held_out
 from cotrain.config.policies import Policy
@@ -43,7 +42,7 @@ from cotrain.core.verbosity import count_of
 from cotrain.distributed.local import LocalBackend
 from cotrain.metrics.clusters import Figure, make_figure, mean_of_values
 from cotrain.metrics.heldout import measure_verifier, traces_by_task
-from cotrain.runs import manifest
+from cotrain.runs import manifest, opening
 from cotrain.runs.changes import recipe_to_measure
 from cotrain.runs.directory import RunDirectory, resolved_json
 from cotrain.storage.episode_json import episode_from_json, episode_to_json
@@ -100,7 +99,7 @@ def play_seats(
     claim_place(place)
     depends_on = {
         "what": "seats",
-        "points": [point_stamp(point.run, point.step) for point in points],
+        "points": [opening.point_stamp(point.run, point.step) for point in points],
         "roles": [[roles, resolved_json(recipe)] for recipe in recipes.values()],
         "problems": [problems, n, split, first.seed],
     }

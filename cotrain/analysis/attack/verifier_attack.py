@@ -43,8 +43,7 @@ from cotrain.rollout.role import Role
 from cotrain.rollout.runner import BatchProgress, JointProgress, Roles, RolloutRunner
 from cotrain.runs import opening
 from cotrain.runs.directory import RunDirectory, resolved_json
-from cotrain.storage import checkpoints
-from cotrain.storage.kept_work import KeptPart, KeptWork, claim_place, kept_work, stamp_of
+from cotrain.storage.kept_work import KeptPart, KeptWork, claim_place, kept_work
 from cotrain.trainer.checks import check_measured
 from cotrain.trainer.evaluation import EVALUATION_STEP, evaluation_seed
 from cotrain.trainer.trainer import CoTrainer
@@ -97,7 +96,7 @@ def attack(
     corpus = {"seed": seed, "strings": len(strings), "digest": corpus_digest(strings)}
     depends_on = {
         "what": "attack",
-        "point": point_stamp(directory, trainer.finished_steps),
+        "point": opening.point_stamp(directory, trainer.finished_steps),
         "roles": [role, resolved_json(verifier), resolved_json(solver)],
         "problems": [problems, split, resolved_json(recipe.tasks), recipe.seed],
         "strings": [corpus, each],
@@ -137,16 +136,6 @@ def attack(
         }
         folder.write_measurement(START_FILE if start else FILE, result)
     return result
-
-
-def point_stamp(directory: Path | str, step: int) -> list[Any]:
-    """Return a stamp of the models of a run after so many steps, or of a model. Work that was begun can go on as long
-    as its stamp is the same."""
-    if opening.is_model(directory):
-        return [str(directory), stamp_of(str(directory)), __version__]
-    run = RunDirectory(directory)
-    checkpoint = run.checkpoints / checkpoints.step_name(step)
-    return [str(run.path), step, stamp_of(str(checkpoint)), stamp_of(str(run.path / "provenance.json")), __version__]
 
 
 def judging_role(recipe: Recipe, name: str) -> tuple[str, Role]:

@@ -31,7 +31,7 @@ from cotrain.analysis.attack.matrix import (
     write_figures,
 )
 from cotrain.analysis.attack.tables import Attempt, AttemptOutcome
-from cotrain.analysis.attack.verifier_attack import judge_attempts, judging_role, point_stamp, solve_one
+from cotrain.analysis.attack.verifier_attack import judge_attempts, judging_role, solve_one
 from cotrain.config.evaluation import held_out
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UnknownName
@@ -119,7 +119,7 @@ def xplay(
     claim_place(place)
     depends_on = {
         "what": "xplay",
-        "points": [point_stamp(point.run, point.step) for point in points],
+        "points": [opening.point_stamp(point.run, point.step) for point in points],
         "roles": [[role, resolved_json(dict(recipe.roles))] for recipe in recipes.values()],
         "problems": [problems, n, split, resolved_json(first.tasks), first.seed],
     }

@@ -34,10 +34,12 @@ from typing import Any
 
 from cotrain.analysis.comparison import asking
 from cotrain.analysis.comparison.arms import Arm, distinct_arms, recipe_of_arm, shown_settings, under_current_names
+from cotrain.analysis.comparison.lacking import lacking_figures
 from cotrain.analysis.comparison.plan import ComparisonPlan
 from cotrain.analysis.comparison.rates import check_one_has, choose_rates, rate_settings
-from cotrain.analysis.comparison.runs import collect_run, end_figures_of, is_done, run_command
+from cotrain.analysis.comparison.runs import ENDLESS, collect_run, end_figures_of, is_done, run_command
 from cotrain.analysis.comparison.waves import RunKey, run_at_equal_cost
+from cotrain.config.policies import Learning
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError
 from cotrain.core.input_files import parse_json, read_regular
@@ -46,7 +48,7 @@ from cotrain.core.threads import usable_cores
 from cotrain.core.verbosity import count_of
 from cotrain.data.few_problems import few_test_problems_note
 from cotrain.reports.compare_markdown import comparison_markdown
-from cotrain.reports.compare_overview import few_tested_words
+from cotrain.reports.compare_overview import few_tested_words, lacking_sentences
 from cotrain.reports.compare_reach import find_levels, levels_json
 from cotrain.reports.compare_svg import curves_svg, differences_svg
 from cotrain.reports.compare_table import comparison_table, runs_of
@@ -55,6 +57,7 @@ from cotrain.reports.comparison_report import write_comparison_page
 from cotrain.reports.training_svg import training_svg
 from cotrain.runs.choose_formats import AnswerFormat
 from cotrain.runs.code_record import check_code_unchanged
+from cotrain.runs.fitting import too_short_notes
 from cotrain.storage.file_ops import DiskError, replace_file
 
 
@@ -93,6 +96,9 @@ def compare(
     notes: dict[str, None] = {}  # a set in order: each note once
     for recipe in recipes.values():
         notes |= dict.fromkeys(few_test_problems_note(recipe.tasks))
+    for label, recipe in recipes.items():
+        notes |= dict.fromkeys(f"{note} (arm {label!r})" for note in too_short_notes(recipe))
+    notes |= dict.fromkeys(decay_notes(plan, recipes))
     for note in notes:
         say(note)
     answers = asking.answer_settings(
@@ -168,7 +174,11 @@ def compare(
         seeds = [collect_run(folder_of_run[RunKey(arm.label, s)], s, leading) for s in plan.each_seed]
         result["recipes"][arm.label] = {"settings": shown_settings(recipe), "seeds": seeds}
 
+    runs_by_arm = {label: arm["seeds"] for label, arm in result["recipes"].items()}
+    further = set().union(*(needed_figures or {}).values())
+    result["lacking"] = lacking_figures(recipes, runs_by_arm, further)
     result |= comparison_table(result)
+    result["lines"] += lacking_sentences(result)
     few = few_tested_words(result)
     if few:
         result["lines"].insert(0, few)
@@ -177,6 +187,22 @@ def compare(
         folders[arm.label] = [folder_of_run[RunKey(arm.label, seed)] for seed in plan.each_seed]
     write_results(result, plan.out, {"training.svg": training_svg(folders)})
     return result
+
+
+def decay_notes(plan: ComparisonPlan, recipes: Mapping[str, Recipe]) -> list[str]:
+    """A line for each arm whose learning rates fall to 0 before its runs may end: decays run over ``batches``."""
+    notes = []
+    for label, recipe in recipes.items():
+        decays = any(isinstance(one, Learning) and one.lr_decay != "constant" for one in recipe.policies.values())
+        may_go_on = plan.equal not in ("batches", "updates")
+        if plan.equal == "updates":
+            may_go_on = replace(recipe, steps=ENDLESS, updates=plan.batches).max_steps > plan.batches
+        if decays and may_go_on:
+            notes.append(
+                f"note: arm {label!r}: lr_decay ends after {count_of(plan.batches, 'step')}, and its runs may go on "
+                "from there, with a learning rate of 0; --equal batches ends them there"
+            )
+    return notes
 
 
 def write_results(result: dict[str, Any], out: Path, further: Mapping[str, str]) -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from cotrain.analysis.comparison.arms import Arm, recipe_of_arm
-from cotrain.analysis.comparison.rates import check_figure, validation_measure_of
+from cotrain.analysis.comparison.rates import MEASURE, check_figure, validation_measure_of
 from cotrain.analysis.comparison.runs import ENDLESS
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.data.sources import problem_source
+from cotrain.metrics.table import check_has_best_value
 from cotrain.reports.compare_words import EQUAL
 from cotrain.runs.figures import validation_figure_names
 
@@ -140,6 +141,7 @@ class ComparisonPlan:
         if self.rates and self.measure:
             for label, recipe in recipes.items():
                 check_figure(validation_measure_of(label), self.measure, validation_figure_names(recipe))
+            check_has_best_value(MEASURE, self.measure)
         return recipes
 
     @property

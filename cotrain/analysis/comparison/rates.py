@@ -19,7 +19,7 @@ from cotrain.analysis.comparison.waves import RunKey, run_at_equal_cost
 from cotrain.config.policies import Learning
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import UnknownName
-from cotrain.metrics.table import improvement_sign
+from cotrain.metrics.table import goodness, untold_note
 from cotrain.reports.compare_table import in_reading_order
 from cotrain.runs.directory import RunDirectory
 from cotrain.storage.jsonl import read_jsonl
@@ -34,6 +34,7 @@ MEASURE_SETTINGS = (  # validation alone
     "evaluation.tasks=1",
     "evaluation.splits=[]",
 )
+MEASURE = "measure"  # of a comparison or a study, as errors and notes name it
 Command = Callable[[Arm, int, Path, Sequence[str]], list[str]]
 
 
@@ -83,6 +84,9 @@ def choose_rates(
         check_one_has(validation_measure_of(run.label), plan.measure, finished)
 
     run_at_equal_cost(plan, places, trial_command, workers, say, check_measured)
+    note = untold_note(MEASURE, plan.measure)
+    if plan.measure and note:
+        say(note)
     chosen_by_arm = {}
     for arm in arms:
         ends: dict[float, list[dict[str, float]]] = {}  # rate → the figures of each seed at its end
@@ -100,12 +104,22 @@ def choose_rates(
         if len(defined) < len(scores):
             undefined = ", ".join(f"{rate:g}" for rate, score in scores if score is None)
             say(f"{arm.label}: {measure} is undefined at {undefined}, so that is not taken")
-        sign = improvement_sign(measure)
-        chosen, _ = max(defined, key=lambda pair: (sign * pair[1], -pair[0]))  # equal scores: the lower rate
+        chosen = _best_rate(measure, defined)
         edge = len(grid) > 1 and chosen in (grid[0], grid[-1])
         chosen_by_arm[arm.label] = {"measure": measure, "scores": scores, "chosen": chosen, "edge": edge}
         say(f"{arm.label}: learning rate {chosen:g}" + (", at the edge of the grid" if edge else ""))
     return chosen_by_arm
+
+
+def _best_rate(measure: str, scores: Sequence[tuple[float, float]]) -> float:
+    """The rate with the best score, of equals the lowest. ``scores``: rate and score of each."""
+
+    def rank(pair: tuple[float, float]) -> tuple[float, float]:
+        rate, score = pair
+        return goodness(measure, score), -rate
+
+    best, _ = max(scores, key=rank)
+    return best
 
 
 def validation_measure_of(label: str) -> str:

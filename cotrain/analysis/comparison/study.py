@@ -1,15 +1,16 @@
 """Run a study: the gate first, then every part, each a comparison; a page with the verdicts and what they rest on.
 
-The results folder belongs to one file: ``study.json`` there holds its hash and what git said when it began, and a file
-that has changed since is refused. What was stopped or killed goes on with the same command; finished runs are not
-repeated. A gate that does not hold ends the study with its figure, which is a result.
+The results folder belongs to one file: ``study.json`` there holds its hash and what git said when it began. A file that
+says something else since is refused, also where arms or seeds were added: who has seen results would choose them. One
+that says the same in other words goes on, and the page says so. What was stopped or killed goes on with the same
+command; finished runs are not repeated. A gate that does not hold ends the study with its figure, which is a result.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -21,7 +22,7 @@ from cotrain.analysis.comparison.study_file import Gate, Study, git_status
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, UnknownName
 from cotrain.core.input_files import parse_json, read_regular
-from cotrain.core.statistics import Estimate
+from cotrain.core.statistics import Estimate, mean_interval
 from cotrain.core.verbosity import count_of
 from cotrain.reports.compare_overview import alarm_cells
 from cotrain.reports.comparison_report import write_study_page
@@ -30,6 +31,8 @@ from cotrain.runs.figures import end_figure_names
 from cotrain.storage.file_ops import replace_file
 
 Say = Callable[[str], None]
+WITHOUT_EFFECT = ("checkpoint_every",)  # settings by which no figure changes
+MOST_NAMED = 4  # changed settings that a line names
 
 
 def run_study(study: Study, *, say: Say = print) -> dict[str, Any]:
@@ -63,9 +66,11 @@ def _begin_study(study: Study) -> dict[str, Any]:
             raise ConfigError(
                 f"{study.out} holds something else than this study; change out in {study.path}", code="E_OUT_NOT_STUDY"
             )
-        document = {
+        document: dict[str, Any] = {
             "study": study.path.name,
             "sha256": study.sha256,
+            "settings": dict(study.settings),
+            "changes": [],
             "began": datetime.now(UTC).isoformat(timespec="seconds"),
             "git": git_status(study.path),
             "hypothesis": study.hypothesis,
@@ -78,18 +83,52 @@ def _begin_study(study: Study) -> dict[str, Any]:
         return document
     try:
         document = parse_json(read_regular(path))
-        old_hash = document["sha256"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        changes = document.setdefault("changes", [])  # studies of earlier versions have none
+        known_hashes = [document["sha256"], *(change["sha256"] for change in changes)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{path} is damaged ({error}); restore it, or change out in {study.path}", code="E_STUDY_DAMAGED"
         ) from error
-    if old_hash != study.sha256:
+    if study.sha256 not in known_hashes:
+        changes.append(_admitted_change(study, document))
+        _write_study(study, document)
+    return document
+
+
+def _admitted_change(study: Study, document: Mapping[str, Any]) -> dict[str, Any]:
+    """How the file of a study that was begun has changed, for ``study.json``. Raises ConfigError where it says
+    something else than it did: what was expected, and of what, is not written after a look at results."""
+    began: Any = document.get("settings")
+    is_known = isinstance(began, dict)  # studies of earlier versions do not hold it
+    changed = _changed_settings(began, study.settings) if is_known else []
+    has_effect = any(name.rpartition(".")[2] not in WITHOUT_EFFECT for name in changed)
+    if has_effect or not is_known:
         raise ConfigError(
-            f"{study.path} has changed since the study in {study.out} began (sha256 {old_hash[:12]}, now "
-            f"{study.sha256[:12]}); bring the file as it was, or change its out",
+            f"{study.path} has changed{_names_text(changed)} since the study in {study.out} began (sha256 "
+            f"{document['sha256'][:12]}, now {study.sha256[:12]}); bring the file as it was to go on, or set "
+            f'another out in it, such as "{study.out}-2", to make all runs anew',
             code="E_STUDY_CHANGED",
         )
-    return document
+    return {
+        "sha256": study.sha256,
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "what": ", ".join(changed) if changed else "comments alone",
+        "git": git_status(study.path)["words"],
+    }
+
+
+def _names_text(changed: Sequence[str]) -> str:
+    """`` in seeds, gate.at_least``; "" where it is not known what has changed."""
+    if not changed:
+        return ""
+    more = f" and {len(changed) - MOST_NAMED} more" if len(changed) > MOST_NAMED else ""
+    return f" in {', '.join(changed[:MOST_NAMED])}{more}"
+
+
+def _changed_settings(before: Mapping[str, Any], now: Mapping[str, str]) -> list[str]:
+    """The names of settings that are new, gone, or have another value."""
+    names = [*now, *(name for name in before if name not in now)]
+    return [name for name in names if before.get(name) != now.get(name)]
 
 
 def _write_study(study: Study, document: Mapping[str, Any]) -> None:
@@ -167,7 +206,10 @@ def _end_row(result: Mapping[str, Any], measure: str, arm: str) -> Mapping[str, 
 
 def _part_summary(result: Mapping[str, Any], plan: ComparisonPlan, study: Study) -> dict[str, Any]:
     """The summary of one part on the study's page."""
-    arms = {arm.label: _end_row(result, study.measure, arm.label) for arm in plan.arms}
+    rows = {row["recipe"]: row for row in result["table"] if row["at"] == "end" and row["metric"] == study.measure}
+    arms = {}
+    for arm in plan.arms:
+        arms[arm.label] = rows.get(arm.label) or _row_without_figure(result, study.measure, arm.label)
     costs: dict[str, dict[str, float]] = {}
     for label, runs in result["recipes"].items():
         spent = [run["spent"] for run in runs["seeds"]]
@@ -180,6 +222,24 @@ def _part_summary(result: Mapping[str, Any], plan: ComparisonPlan, study: Study)
     return {"page": page, "seeds": plan.seeds, "arms": arms, "costs": costs, "rates": rates, "alarms": fired}
 
 
+def _row_without_figure(result: Mapping[str, Any], measure: str, arm: str) -> dict[str, Any]:
+    """The row of an arm none of whose runs has the study's figure, though a run of another arm does: a result, too."""
+    lacking = [row for row in result["lacking"] if row["recipe"] == arm and measure in row["metrics"]]
+    why = "; ".join(row["why"] for row in lacking)
+    nothing = mean_interval(()).to_json()
+    return {
+        "at": "end",
+        "metric": measure,
+        "recipe": arm,
+        "reference": None,
+        "before": nothing,
+        "after": nothing,
+        "difference": None,
+        "seen": None,
+        "words": f"no figure: {why}",
+    }
+
+
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
@@ -189,7 +249,8 @@ def _part_lines(name: str, part: Mapping[str, Any]) -> list[str]:
     lines = [name]
     for arm, row in part["arms"].items():
         after = Estimate.from_json(row["after"])
-        lines.append(f"  {arm:24s} {after.value:.3f}  {row['words']}".rstrip())
+        figure = "–" if math.isnan(after.value) else f"{after.value:.3f}"
+        lines.append(f"  {arm:24s} {figure}  {row['words']}".rstrip())
     fired: dict[str, dict[str, None]] = {}
     for arm, band, _, runs, _ in part["alarms"]:
         count, of_all = map(int, runs.split(" of "))

@@ -35,8 +35,9 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,7 @@ class Study:
 
     path: Path
     sha256: str  # hash of the file
+    settings: Mapping[str, str]  # what the file says: a digest of each setting, by its dotted name ("arms.grpo.recipe")
     hypothesis: str
     measure: str
     out: Path
@@ -152,12 +154,35 @@ def read_study(path: Path, *, workers: int | None = None, device: str = "cpu", c
     return Study(
         path=path,
         sha256=hashlib.sha256(content).hexdigest(),
+        settings=setting_digests(table),
         hypothesis=_require_type(path, "hypothesis", table["hypothesis"], str),
         measure=fixed["measure"],
         out=out,
         parts=parts,
         gate=_read_gate(path, table["gate"], parts, table["measure"]) if "gate" in table else None,
     )
+
+
+def setting_digests(table: Mapping[str, Any]) -> dict[str, str]:
+    """A digest of each setting of a study file, by its dotted name, and of the order of its tables: the first arm is
+    the reference. Comments and blanks are in none of them."""
+    digests = {}
+    for name, value in _leaves(table, ""):
+        shown = json.dumps(value, sort_keys=True, default=str)
+        digests[name] = hashlib.sha256(shown.encode()).hexdigest()[:16]
+    return digests
+
+
+def _leaves(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    """Dotted names and values; of arms and parts also their order."""
+    tables = [key for key, value in table.items() if isinstance(value, Mapping)]
+    if prefix and tables:
+        yield f"order of {prefix.rstrip('.')}", tables
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _read_arm(path: Path, name: str, spec: Any, model: Any) -> Arm:

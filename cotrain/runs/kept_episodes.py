@@ -1,0 +1,86 @@
+"""Episodes of held-out problems that are kept while they are collected, so that a measurement of hours that is stopped
+goes on with the same command (``storage/kept_work.py``).
+
+Problems are collected in batches of about ``BATCH`` episodes, and each batch is a part of the work. Seeds are those of
+the problems and members, whatever batch they are in. Episodes are returned as their JSON gives them back, also those
+that were collected just now: so a measurement that went on is the same as one that was not stopped.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+from cotrain.core.types import Episode, RolloutFn, Task
+from cotrain.rollout.runner import RolloutRunner
+from cotrain.storage.episode_json import episode_from_json, episode_to_json
+from cotrain.storage.kept_work import KeptWork
+from cotrain.trainer.evaluation import collect_at_once
+
+BATCH = 512  # episodes that are collected, and kept, at a time; more where the members of one problem are more
+
+
+class EpisodeKeeper:
+    """Collects episodes of held-out problems, batch by batch, and keeps each batch in a piece of work."""
+
+    def __init__(self, work: KeptWork) -> None:
+        self._work = work
+
+    def count_kept(self, problems: int, *, group_size: int, what: str) -> int:
+        """How many episodes of so many problems an earlier try has kept."""
+        batch = max(1, BATCH // group_size)
+        count = 0
+        for start in range(0, problems, batch):
+            size = min(batch, problems - start)
+            if self._work.has(_part_name(what, size, start)):
+                count += size * group_size
+        return count
+
+    def collect(
+        self,
+        runner: RolloutRunner,
+        protocol: RolloutFn,
+        tasks: Sequence[Task],
+        *,
+        split: str,
+        group_size: int,
+        first_position: int = 0,
+        what: str = "sampled",
+    ) -> tuple[Episode, ...]:
+        """As ``trainer/evaluation.py: collect_at_once``, which it calls for each batch that is not kept yet."""
+        problems = max(1, BATCH // group_size)
+        episodes: list[Episode] = []
+        for start in range(0, len(tasks), problems):
+            batch = tasks[start : start + problems]
+            position = first_position + start
+
+            def collect_batch(batch: Sequence[Task] = batch, position: int = position) -> dict[str, Any]:
+                collected = collect_at_once(
+                    runner, protocol, batch, split=split, group_size=group_size, first_position=position, what=what
+                )
+                notes = {task.id: runner.set_aside[task.id] for task in batch if task.id in runner.set_aside}
+                return {"episodes": _pack(collected), "set_aside": notes}
+
+            kept = self._work.part(_part_name(what, len(batch), position), collect_batch)
+            for task_id, note in kept["set_aside"].items():
+                runner.set_aside.setdefault(task_id, note)
+            episodes += _unpack(kept["episodes"])
+        return tuple(episodes)
+
+
+def _part_name(what: str, problems: int, position: int) -> str:
+    return f"{what}, {problems} problems from {position} on"
+
+
+def _pack(episodes: Sequence[Episode]) -> str:
+    """Episodes as text: their JSON, compressed."""
+    text = json.dumps([episode_to_json(episode) for episode in episodes], separators=(",", ":"))
+    return base64.b64encode(zlib.compress(text.encode("ascii"))).decode("ascii")
+
+
+def _unpack(packed: str) -> list[Episode]:
+    rows = json.loads(zlib.decompress(base64.b64decode(packed)))
+    return [episode_from_json(row) for row in rows]
