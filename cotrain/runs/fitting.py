@@ -198,12 +198,14 @@ def _learning_notes(recipe: Recipe, name: str, policy: Learning, steps: int) -> 
 
 
 def _snapshot_notes(recipe: Recipe, name: str, policy: Snapshot, steps: int) -> list[str]:
-    """Of earlier weights that are never taken anew."""
+    """Of earlier weights that are never taken: the first snapshot is that of update ``first``, or of ``every``."""
+    setting = "first" if policy.first else "every"
+    first_taken = policy.first or policy.every
     updates = recipe.planned_updates(policy.of, steps)
-    if policy.first + policy.every < updates:
+    if first_taken < updates:
         return []
     return [
-        f"policies.{name}.every is {policy.every}, and {policy.of} gets {count_of(updates, 'update')}: {name} keeps "
+        f"policies.{name}.{setting} is {first_taken}, and {policy.of} gets {count_of(updates, 'update')}: {name} keeps "
         "its first weights"
     ]
 

@@ -60,6 +60,20 @@ def test_other_settings_that_take_no_effect_before_the_end_are_said():
     assert too_short_notes(replace(falling, horizon=30)) == too_short_notes(replace(recipe, horizon=10)) == []
 
 
+def test_a_snapshot_that_is_taken_once_is_no_first_one():
+    """Constitutional's ``before`` is taken where its second stage begins, and never again: a note said that it was
+    never taken."""
+
+    def notes_of(past):
+        recipe = grpo(steps=100, **SMALL)
+        return too_short_notes(replace(recipe, policies={**recipe.policies, "reference": past}))
+
+    assert notes_of(snapshot(TINY, of="generator", every=60, first=60)) == []
+    assert notes_of(snapshot(TINY, of="generator", every=60)) == []
+    (note,) = notes_of(snapshot(TINY, of="generator", every=10, first=100))
+    assert "policies.reference.first is 100, and generator gets 100 updates" in note
+
+
 def test_a_phase_whose_turn_comes_after_the_last_step_is_said():
     recipe = tango(steps=4, warmup=0, ratio=(1, 1), **SMALL)
     generator, verifier = recipe.schedule.phases
