@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from cotrain.analysis.comparison.arms import make_arm, recipe_of_arm
-from cotrain.analysis.comparison.compare import ComparisonPlan, decay_notes
+from cotrain.analysis.comparison.compare import ComparisonPlan, decay_notes, length_notes
 from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.config.policies import snapshot
@@ -107,3 +107,11 @@ def test_a_comparison_says_where_rates_are_zero_before_its_runs_end(equal, count
     recipes = {arm.label: recipe_of_arm(arm, {}, plan.run_overrides) for arm in arms}
     notes = decay_notes(plan, recipes)
     assert len(notes) == count and all("arm 'falls'" in note for note in notes)
+
+
+def test_a_comparison_says_once_what_several_arms_are_too_short_for():
+    """A comparison of many arms said the same line once for each."""
+    short = grpo(steps=3, **SMALL)
+    arms = {"one": replace(short, evaluate_every=10), "two": replace(short, evaluate_every=10), "three": short}
+    (note,) = length_notes(arms)
+    assert note.startswith("note: evaluate_every is 10") and note.endswith("(arms 'one', 'two')")
