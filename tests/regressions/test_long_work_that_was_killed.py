@@ -9,9 +9,11 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from cotrain import api
 from cotrain.cli.main import main
@@ -108,12 +110,49 @@ def test_many_samples_of_a_run_go_on_where_they_stopped(run_to_measure, tmp_path
 
 def test_what_was_kept_counts_as_done(tmp_path):
     with kept_work(tmp_path / "out.json", {}, print) as work:
-        keeper = kept_episodes.EpisodeKeeper(work)
+        keeper = kept_episodes.EpisodeKeeper(work, place="cpu with 1 thread", say=print)
         assert keeper.count_kept(300, group_size=4, what="sampled") == 0
         work.part("sampled, 128 problems from 0 on", dict)
         work.part("sampled, 44 problems from 256 on", dict)
         assert keeper.count_kept(300, group_size=4, what="sampled") == 4 * (128 + 44)
         assert keeper.count_kept(300, group_size=1, what="greedy") == 0
+
+
+def test_samples_that_are_made_elsewhere_are_said_to_be(run_to_measure, tmp_path, monkeypatch):
+    """Those of another number of threads were mixed in silence, though rounding differs."""
+    monkeypatch.setattr(kept_episodes, "BATCH", 2)
+    folder = tmp_path / "run"
+    shutil.copytree(run_to_measure, folder)
+    collect = kept_episodes.collect_at_once
+    n_collected = 0
+
+    def collect_or_stop(*arguments, **more):
+        nonlocal n_collected
+        n_collected += 1
+        if n_collected == 3:
+            raise KeyboardInterrupt
+        return collect(*arguments, **more)
+
+    monkeypatch.setattr(kept_episodes, "collect_at_once", collect_or_stop)
+    with pytest.raises(KeyboardInterrupt):
+        opening.evaluate(folder, tasks=3, samples=2, device="cpu", say=lambda line: None)
+    threads = torch.get_num_threads()
+    lines = []
+    torch.set_num_threads(threads + 1)
+    try:
+        opening.evaluate(folder, tasks=3, samples=2, device="cpu", say=lines.append)
+    finally:
+        torch.set_num_threads(threads)
+    (note,) = [line for line in lines if line.startswith("note: an earlier try")]
+    assert f"cpu with {threads} thread" in note and f"cpu with {threads + 1} threads" in note
+
+
+def test_problems_without_a_grade_are_not_answered_greedily():
+    """Progress waited for greedy answers that nobody gives."""
+    recipe = tango(model=TINY, steps=1, warmup=0, ratio=(1, 0), verifier="frozen", tasks=EASY)
+    problem = EASY.get("test", 0)
+    assert opening.episodes_to_collect(recipe, [problem] * 3, 4) == 15
+    assert opening.episodes_to_collect(recipe, [replace(problem, gradable=False)] * 3, 4) == 12
 
 
 def test_samples_of_another_number_are_other_work(run_to_measure, tmp_path):
