@@ -372,6 +372,26 @@ def test_a_file_with_another_comment_goes_on_and_the_page_says_so(tmp_path):
         run_study(read_study(path), say=killed)
 
 
+def test_a_comment_that_was_committed_later_is_not_said_to_be_as_the_study_began(tmp_path):
+    path = written(tmp_path)
+
+    def commit() -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b.example", "-c", "commit.gpgsign=false"]
+        for words in (["init", "-q"], ["add", "mine.toml"], ["commit", "-qm", "the study"]):
+            subprocess.run(["git", *who, "-C", str(tmp_path), *words], check=True, capture_output=True)
+
+    commit()
+    study = read_study(path)
+    begun(study)
+    path.write_text(path.read_text() + "\n# another thought\n")
+    commit()
+    begun(read_study(path))
+    page = study_markdown(json.loads((study.out / "study.json").read_text()))
+    (line,) = [line for line in page.splitlines() if "The file was changed" in line]
+    assert "committed like that in" in line and "unchanged" not in line
+    assert "more characters" not in page
+
+
 @pytest.mark.parametrize(
     ("was", "is_"),
     [

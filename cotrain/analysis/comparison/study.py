@@ -109,11 +109,15 @@ def _admitted_change(study: Study, document: Mapping[str, Any]) -> dict[str, Any
             f'another out in it, such as "{study.out}-2", to make all runs anew',
             code="E_STUDY_CHANGED",
         )
+    git = git_status(study.path)
+    words = git["words"]
+    if git["committed"]:  # those words are of the file with which a study began
+        words = f"git says that it was committed like that in {git['commit'][:12]}"
     return {
         "sha256": study.sha256,
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "what": ", ".join(changed) if changed else "comments alone",
-        "git": git_status(study.path)["words"],
+        "git": words,
     }
 
 
