@@ -1,6 +1,7 @@
 """Settings that a run is too short for were taken in silence: a learning rate never reached its value, a phase was
 never played. The run says so, and goes on: it may be lengthened."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -82,6 +83,16 @@ def test_a_phase_whose_turn_comes_after_the_last_step_is_said():
     recipe = replace(recipe, schedule=replace(recipe.schedule, phases=(generator, verifier, late), cycle=cycle))
     assert "phase 'late' begins with step 5" in one_note(recipe)
     assert too_short_notes(replace(recipe, steps=5)) == []
+
+
+def test_a_schedule_of_any_length_is_looked_through_at_once():
+    """Its steps were counted one by one: twenty seconds before a run of five steps began."""
+    recipe = tango(steps=5, warmup=0, ratio=(1, 1), **SMALL)
+    warmup = (("verifier", 0), ("generator", 10**8))
+    recipe = replace(recipe, schedule=replace(recipe.schedule, warmup=warmup))
+    began = time.monotonic()
+    assert [note for note in too_short_notes(recipe) if f"phase 'verifier' begins with step {10**8 + 2}," in note]
+    assert time.monotonic() - began < 5
 
 
 def test_a_run_says_it_and_may_be_lengthened(tmp_path):
