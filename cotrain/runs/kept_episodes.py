@@ -1,7 +1,8 @@
 """Episodes of held-out problems that are kept while they are collected, so that a measurement of hours that is stopped
 goes on with the same command (``storage/kept_work.py``).
 
-Problems are collected in batches of about ``BATCH`` episodes, and each batch is a part of the work. Seeds are those of
+Problems are collected in batches of about ``BATCH`` episodes, and each batch is a part of the work, unless most of it
+failed. Seeds are those of
 the problems and members, whatever batch they are in. Episodes are returned as their JSON gives them back, also those
 that were collected just now: so a measurement that went on is the same as one that was not stopped. On another device,
 or with another number of threads, rounding may be another one: a note says so.
@@ -13,12 +14,12 @@ import base64
 import json
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from cotrain.core.types import Episode, RolloutFn, Task
+from cotrain.core.types import TOO_LONG, Episode, RolloutFn, Task
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.storage.episode_json import episode_from_json, episode_to_json
 from cotrain.storage.kept_work import KeptWork
+from cotrain.trainer.checks import PROPORTION_OF_FAILURES
 from cotrain.trainer.evaluation import collect_at_once
 
 BATCH = 512  # episodes that are collected, and kept, at a time; more where the members of one problem are more
@@ -62,16 +63,18 @@ class EpisodeKeeper:
         for start in range(0, len(tasks), problems):
             batch = tasks[start : start + problems]
             position = first_position + start
-
-            def collect_batch(batch: Sequence[Task] = batch, position: int = position) -> dict[str, Any]:
+            part_name = _part_name(what, len(batch), position)
+            if self._work.has(part_name):
+                kept = self._work.part(part_name, dict)
+                self._tell_other_place(kept["place"])
+            else:
                 collected = collect_at_once(
                     runner, protocol, batch, split=split, group_size=group_size, first_position=position, what=what
                 )
                 notes = {task.id: runner.set_aside[task.id] for task in batch if task.id in runner.set_aside}
-                return {"episodes": _pack(collected), "set_aside": notes, "place": self._place}
-
-            kept = self._work.part(_part_name(what, len(batch), position), collect_batch)
-            self._tell_other_place(kept["place"])
+                kept = {"episodes": _pack(collected), "set_aside": notes, "place": self._place}
+                if not _mostly_failed(collected):
+                    self._work.part(part_name, lambda value=kept: value)
             for task_id, note in kept["set_aside"].items():
                 runner.set_aside.setdefault(task_id, note)
             episodes += _unpack(kept["episodes"])
@@ -90,6 +93,19 @@ class EpisodeKeeper:
 
 def _part_name(what: str, problems: int, position: int) -> str:
     return f"{what}, {problems} problems from {position} on"
+
+
+def _mostly_failed(episodes: Sequence[Episode]) -> bool:
+    """Whether most of these episodes broke off, or most of what one policy was asked for failed, as where a server or
+    the program of an agent is gone: whoever measures again when it is back is to have other ones."""
+    fitting = [episode for episode in episodes if episode.failure != TOO_LONG]
+    failures_by_policy: dict[str, list[bool]] = {}
+    for episode in fitting:
+        for trace in episode.traces:
+            failures_by_policy.setdefault(trace.policy, []).append(trace.failure not in (None, TOO_LONG))
+    broken_off = [episode.failure is not None for episode in fitting]
+    outcomes = [broken_off, *failures_by_policy.values()]
+    return any(sum(failed) > PROPORTION_OF_FAILURES * len(failed) for failed in outcomes)
 
 
 def _pack(episodes: Sequence[Episode]) -> str:

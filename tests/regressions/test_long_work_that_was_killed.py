@@ -15,18 +15,21 @@ from pathlib import Path
 import pytest
 import torch
 
-from cotrain import api
+from cotrain import api, examine
 from cotrain.cli.main import main
 from cotrain.config.override import override
+from cotrain.core.errors import TooManyFailures
 from cotrain.core.types import Sampling
 from cotrain.data.columns import ANY
 from cotrain.pretraining import paraphrases
 from cotrain.prompts.byte_tokenizer import ByteRenderer
+from cotrain.recipes.grpo import grpo
 from cotrain.recipes.tango import tango
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.runs import kept_episodes, opening
 from cotrain.storage.kept_work import KeptWork, kept_work
+from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
 
 PATIENCE_S = 240.0
@@ -145,6 +148,30 @@ def test_samples_that_are_made_elsewhere_are_said_to_be(run_to_measure, tmp_path
         torch.set_num_threads(threads)
     (note,) = [line for line in lines if line.startswith("note: an earlier try")]
     assert f"cpu with {threads} thread" in note and f"cpu with {threads + 1} threads" in note
+
+
+def test_episodes_that_failed_are_not_kept_for_the_next_try(tmp_path):
+    """A server that was gone, or the program of an agent: the same command failed for ever, or took what was never
+    answered for the answers of the models."""
+    is_broken = True
+
+    async def solve_if_possible(task, roles):
+        if is_broken:
+            raise OSError("nobody there")
+        turn = await roles.solver(problem=task.prompt)
+        await examine(task, roles, turn)
+
+    recipe = grpo(model=TINY, steps=1, tasks=EASY, kl=0.0)
+    evaluation = replace(recipe.evaluation, protocol=solve_if_possible, greedy=False)
+    trainer = CoTrainer(replace(recipe, evaluation=evaluation))
+    with kept_work(tmp_path / "out.json", {}, print) as work:
+        keeper = kept_episodes.EpisodeKeeper(work, place="cpu", say=print)
+        with pytest.raises(TooManyFailures, match="nobody there"):
+            trainer.evaluate("test", 2, group_size=2, collect=keeper.collect)
+        assert keeper.count_kept(2, group_size=2, what="sampled") == 0
+        is_broken = False
+        figures, _ = trainer.evaluate("test", 2, group_size=2, collect=keeper.collect)
+        assert keeper.count_kept(2, group_size=2, what="sampled") == 4 and "broken_off" not in figures
 
 
 def test_problems_without_a_grade_are_not_answered_greedily():
