@@ -65,7 +65,7 @@ class EpisodeKeeper:
             position = first_position + start
             part_name = _part_name(what, len(batch), position)
             if self._work.has(part_name):
-                kept = self._work.part(part_name, dict)
+                kept = self._work.value_of(part_name)
                 self._tell_other_place(kept["place"])
             else:
                 collected = collect_at_once(
@@ -74,7 +74,7 @@ class EpisodeKeeper:
                 notes = {task.id: runner.set_aside[task.id] for task in batch if task.id in runner.set_aside}
                 kept = {"episodes": _pack(collected), "set_aside": notes, "place": self._place}
                 if not _mostly_failed(collected):
-                    self._work.part(part_name, lambda value=kept: value)
+                    self._work.keep(part_name, kept)
             for task_id, note in kept["set_aside"].items():
                 runner.set_aside.setdefault(task_id, note)
             episodes += _unpack(kept["episodes"])

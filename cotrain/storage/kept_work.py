@@ -68,9 +68,16 @@ class KeptWork:
     def part(self, key: str, make: Callable[[], Any]) -> Any:
         """The value of a part, as JSON gives it back: what an earlier try kept, else what ``make`` returns."""
         if key not in self._parts:
-            value = make()
-            self._append_part(key, value)
-            self._parts[key] = json.loads(json.dumps(value))
+            self.keep(key, make())
+        return self._parts[key]
+
+    def keep(self, key: str, value: Any) -> None:
+        """Keep the value of a part that is not there."""
+        self._append_part(key, value)
+        self._parts[key] = json.loads(json.dumps(value))
+
+    def value_of(self, key: str) -> Any:
+        """The value of a part that is there, as JSON gives it back."""
         return self._parts[key]
 
     def within(self, name: str) -> KeptPart:
