@@ -441,6 +441,23 @@ def test_an_arm_in_which_the_measure_is_undefined_does_not_end_the_study(tmp_pat
     assert "no figure: it is undefined in all of its runs" in study_markdown(document)
 
 
+@pytest.mark.parametrize("lacks", ["outcome", "oracle"])
+@pytest.mark.parametrize("at", ["end", "start"])
+def test_a_gate_whose_figure_is_undefined_says_so(tmp_path, lacks, at):
+    """Where the arm that is subtracted had none, the study ended in a traceback."""
+    text = FILE.replace("solver/greedy", "solver/majority@8").replace("at_least", f'at = "{at}"\nat_least')
+    study = read_study(written(tmp_path, text))
+    begun(study)
+    plan = study.parts["3 steps"]
+    claim_directory(plan, list(plan.arms))
+    for arm in ("outcome", "oracle"):
+        figures = {} if arm == lacks else {"solver/majority@8": 0.5}
+        for seed in range(plan.seeds):
+            made_run(plan.out / arm / f"seed-{seed}", {"solver/pass@1": 0.4, **figures})
+    with refuses("E_GATE_UNDEFINED", names=("solver/majority@8", lacks)):
+        run_study(study, say=lambda line: None)
+
+
 @pytest.fixture
 def prepared(tmp_path, monkeypatch):
     """A folder in which what studies want made first has been made."""
