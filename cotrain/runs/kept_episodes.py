@@ -15,11 +15,11 @@ import json
 import zlib
 from collections.abc import Callable, Sequence
 
-from cotrain.core.types import TOO_LONG, Episode, RolloutFn, Task
+from cotrain.core.types import Episode, RolloutFn, Task
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.storage.episode_json import episode_from_json, episode_to_json
 from cotrain.storage.kept_work import KeptWork
-from cotrain.trainer.checks import PROPORTION_OF_FAILURES
+from cotrain.trainer.checks import mostly_failed
 from cotrain.trainer.evaluation import collect_at_once
 
 BATCH = 512  # episodes that are collected, and kept, at a time; more where the members of one problem are more
@@ -73,7 +73,7 @@ class EpisodeKeeper:
                 )
                 notes = {task.id: runner.set_aside[task.id] for task in batch if task.id in runner.set_aside}
                 kept = {"episodes": _pack(collected), "set_aside": notes, "place": self._place}
-                if not _mostly_failed(collected):
+                if not mostly_failed(collected):
                     self._work.keep(part_name, kept)
             for task_id, note in kept["set_aside"].items():
                 runner.set_aside.setdefault(task_id, note)
@@ -93,19 +93,6 @@ class EpisodeKeeper:
 
 def _part_name(what: str, problems: int, position: int) -> str:
     return f"{what}, {problems} problems from {position} on"
-
-
-def _mostly_failed(episodes: Sequence[Episode]) -> bool:
-    """Whether most of these episodes broke off, or most of what one policy was asked for failed, as where a server or
-    the program of an agent is gone: whoever measures again when it is back is to have other ones."""
-    fitting = [episode for episode in episodes if episode.failure != TOO_LONG]
-    failures_by_policy: dict[str, list[bool]] = {}
-    for episode in fitting:
-        for trace in episode.traces:
-            failures_by_policy.setdefault(trace.policy, []).append(trace.failure not in (None, TOO_LONG))
-    broken_off = [episode.failure is not None for episode in fitting]
-    outcomes = [broken_off, *failures_by_policy.values()]
-    return any(sum(failed) > PROPORTION_OF_FAILURES * len(failed) for failed in outcomes)
 
 
 def _pack(episodes: Sequence[Episode]) -> str:

@@ -140,8 +140,17 @@ class KeptPart:
         self._name = name
 
     def part(self, key: str, make: Callable[[], Any]) -> Any:
-        """As of ``KeptWork``."""
+        """This and the next ones: as of ``KeptWork``."""
         return self._work.part(f"{self._name}: {key}", make)
+
+    def has(self, key: str) -> bool:
+        return self._work.has(f"{self._name}: {key}")
+
+    def keep(self, key: str, value: Any) -> None:
+        self._work.keep(f"{self._name}: {key}", value)
+
+    def value_of(self, key: str) -> Any:
+        return self._work.value_of(f"{self._name}: {key}")
 
 
 @contextmanager
