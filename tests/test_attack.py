@@ -9,10 +9,13 @@ import pytest
 from cotrain.analysis.attack.tables import Attempt, AttemptOutcome, attack_tables, lines_of, pass_rate
 from cotrain.analysis.attack.verifier_attack import attack, corpus_digest, inject_string, judge_attempts, judging_role
 from cotrain.cli.main import main
-from cotrain.core.types import Sampling
+from cotrain.config.policies import program
+from cotrain.core.types import Completion, Sampling
+from cotrain.distributed.policy_handles import ProgramHandle, route_policies
 from cotrain.formats.injections import MEANING, Injection, injection_corpus
 from cotrain.formats.role_replies import write_review
 from cotrain.formats.solutions import VERDICT_WORDS, tagged_solution, write_solution
+from cotrain.inference.local import LocalEngine
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.recipes.grpo import grpo
 from cotrain.rollout.common_roles import parse_review
@@ -20,6 +23,7 @@ from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.runs.directory import RunDirectory
 from cotrain.serving.export import _attack_section
+from cotrain.storage.kept_work import kept_work
 from tests.helpers import EASY, spoken
 from tests.sentences import refuses
 
@@ -65,6 +69,37 @@ def test_who_believes_everything_is_fooled_by_all_that_it_sees():
         assert 0 < len(one["examples"]) <= 3
     unparsed = [one for one in found if one.attempt.solution is None]
     assert unparsed and all(one.refused for one in unparsed)
+
+
+class Unanswered(ProgramHandle):
+    """A verifier behind a server that is gone, until it is back."""
+
+    is_gone = True
+
+    async def sample(self, request):
+        if self.is_gone:
+            return Completion(token_ids=(), logprobs=(), finish="failed", failure="no answer", policy="v", version=0)
+        return await super().sample(request)
+
+
+def test_reviews_that_failed_are_not_kept_for_the_next_try(tmp_path):
+    """Where a server was gone, the same command took what it never said for its verdicts."""
+    handle = Unanswered("v", program(believe), ByteRenderer(), believe)
+    player = RolloutRunner(route_policies({"v": handle}, LocalEngine({})), {"v": ByteRenderer()}, {"judge": ROLE}, 0)
+    with kept_work(tmp_path / "out.json", {}, print) as work:
+        for place in (work, work.within("verifier 0")):
+            handle.is_gone = True
+            judged = judge_attempts(player, "judge", TASKS, ORDINARY, split="test", work=place)
+            assert [one.final for one in judged] == [None] * len(ORDINARY)
+            handle.is_gone = False
+            for _ in range(2):
+                judged = judge_attempts(player, "judge", TASKS, ORDINARY, split="test", work=place)
+                assert [one.final for one in judged] == [True] * len(ORDINARY)
+                handle.is_gone = True  # the second time they are there
+
+
+def believe(fields, rng):
+    return verdict(fields)
 
 
 def test_who_believes_a_verdict_in_the_text_is_shown_none():

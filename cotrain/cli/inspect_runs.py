@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import shutil
 import sys
 import textwrap
@@ -107,11 +108,20 @@ def _how_to_install_zoo() -> str:
     folder = zoo_folder()
     if folder is None:
         return "not installed: they are in zoo/ of cotrain's repository; `pip install -e zoo` in a clone brings them"
-    return f"not installed: they are in {folder}; `pip install -e {folder}` brings them"
+    return f"not installed: they are in {folder}; `pip install -e {shlex.quote(str(folder))}` brings them"
 
 
 def _wrap_entry(text: str, width: int) -> str:
-    return textwrap.fill(text, width, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False)
+    """``text`` in lines of this width. A path that is longer stays whole, to be copied."""
+    lines = textwrap.wrap(
+        text,
+        width,
+        initial_indent="  ",
+        subsequent_indent="      ",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    return "\n".join(lines)
 
 
 NEED_SUITE = (  # arguments of ``cotrain eval`` that are for ``--suite`` alone

@@ -80,6 +80,7 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
 
     Where the name was renamed, it is the one of today (``RENAMED``). Else these are near, the first kind that there is:
 
+    0. the end of the given one behind a slash (``gap`` of ``verifier/gap``);
     1. names with at most two typing errors, a name of before counted as the one of today (``anwser``, which is near
        ``answer``, means ``answer-format``);
     2. names that the given one shortens: it is their beginning (``temp`` of ``temperature``), or some of their words
@@ -95,6 +96,10 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
 
     names = {_plain_spelling(known_name): known_name for known_name in known}
     typed = _plain_spelling(str(name))
+    without_owner = [known_name for known_name in names if typed.endswith(f"/{known_name}")]
+    if without_owner:
+        return names[max(without_owner, key=len)]
+
     allowed = max(1, (len(typed) + 1) // 3)
     distances = {known_name: _typing_errors(typed, known_name) for known_name in names}
     mistyped = [known_name for known_name, errors in distances.items() if errors <= allowed]

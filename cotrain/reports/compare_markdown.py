@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cotrain.core.statistics import Estimate
-from cotrain.core.verbosity import escape_terminal
+from cotrain.core.verbosity import MAX_CHARS, escape_terminal
 from cotrain.reports.compare_overview import (
     TextTable,
     about_sentences,
@@ -111,7 +111,7 @@ def _setting_list(compare: Mapping[str, Any], runs: Runs) -> str:
     seeds = map(str, sorted({int(seed) for seeds_of_recipe in runs.values() for seed in seeds_of_recipe}))
     overrides = ", ".join(map(escape_markdown, compare.get("settings", ()))) or "none"
     lines = [f"- seeds {', '.join(map(escape_markdown, seeds))}", f"- settings: {overrides}"]
-    lines += [f"- {escape_markdown(sentence)}" for sentence in about_sentences(compare)]
+    lines += [f"- {escape_markdown(sentence, MAX_CHARS)}" for sentence in about_sentences(compare)]
     lines.append(
         "- 95 % intervals in brackets: at the end over seeds and problems, elsewhere over seeds; differences are\n"
         "  paired, and significant at p below 0.021 (five seeds), 0.017 (six) or 0.012 (ten)"

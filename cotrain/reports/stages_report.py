@@ -75,7 +75,7 @@ def _stages_in(place: Path) -> list[Stage]:
     for file in sorted(place.glob("suite-*.json")):
         suite = try_read_object(file)
         if "suite" in suite:
-            stages.append(_stage_of(file, _suite_row(place.name, suite), []))
+            stages.append(_stage_of(file, _suite_row(file, suite), []))
     return stages
 
 
@@ -102,13 +102,17 @@ def _sample_section(name: str, result: Mapping[str, Any]) -> list[str]:
     return [f"## A sample of {escape_markdown(name)}", quoted]
 
 
-def _suite_row(place: str, suite: Mapping[str, Any]) -> list[str]:
+def _suite_row(file: Path, suite: Mapping[str, Any]) -> list[str]:
     figures = [f"core {suite['core']:.3f}"] if "core" in suite else []
     for key, value in list(suite.get("figures", {}).items())[:MOST_FIGURES]:
         figures.append(f"{key} {_short_text(value)}")
     settings = suite.get("settings", {})
     measured = settings.get("model") or settings.get("run") or ""
-    return [f"{place} (suite {suite.get('suite')})", Path(measured).name, "", "", "", "; ".join(figures)]
+    what = f"suite {suite.get('suite')}"
+    _, _, step = file.stem.partition("-step-")  # as ``cotrain eval --step`` names it
+    if step:
+        what += f", step {step}"
+    return [f"{file.parent.name} ({what})", Path(measured).name, "", "", "", "; ".join(figures)]
 
 
 def _run_row(name: str, summary: Mapping[str, Any]) -> list[str]:

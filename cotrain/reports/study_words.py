@@ -22,7 +22,7 @@ def study_markdown(study: Mapping[str, Any]) -> str:
         f"# {escape_markdown(study['study'].removesuffix('.toml'))}",
         f"Expected: {escape_markdown(study['hypothesis'], MAX_CHARS)}",
     ]
-    parts.append("\n".join(f"- {escape_markdown(line)}" for line in standing_lines(study)))
+    parts.append("\n".join(f"- {escape_markdown(line, MAX_CHARS)}" for line in standing_lines(study)))
     parts += table_section(f"{escape_markdown(study['measure'])}, start → end, on test problems", study_figures(study))
     parts += table_section("Verdicts", study_verdicts(study))
     parts += table_section("What it cost, means over seeds", study_costs(study))

@@ -157,11 +157,15 @@ def too_short_notes(recipe: Recipe, *, keep_every: int = 0) -> list[str]:
 def _phase_notes(recipe: Recipe, steps: int) -> list[str]:
     """Of phases whose turn comes after the last step. Objectives that no other phase trains are refused
     (``check_due``)."""
-    schedule = recipe.schedule
-    all_phases_seen = sum(length for _, length in schedule.warmup) + len(schedule.cycle)
-    first_steps: dict[str, int] = {}
-    for step in range(all_phases_seen):
-        first_steps.setdefault(schedule.phase_at(step).name, step)
+    first_steps: dict[str, int] = {}  # phase → its first step, from 0
+    step = 0
+    for name, length in recipe.schedule.warmup:
+        if length > 0:
+            first_steps.setdefault(name, step)
+        step += length
+    for name in recipe.schedule.cycle:
+        first_steps.setdefault(name, step)
+        step += 1
     return [
         f"phase {name!r} begins with step {first + 1}, and the run lasts {count_of(steps, 'step')}: it is never played"
         for name, first in first_steps.items()
@@ -198,12 +202,14 @@ def _learning_notes(recipe: Recipe, name: str, policy: Learning, steps: int) -> 
 
 
 def _snapshot_notes(recipe: Recipe, name: str, policy: Snapshot, steps: int) -> list[str]:
-    """Of earlier weights that are never taken anew."""
+    """Of earlier weights that are never taken: the first snapshot is that of update ``first``, or of ``every``."""
+    setting = "first" if policy.first else "every"
+    first_taken = policy.first or policy.every
     updates = recipe.planned_updates(policy.of, steps)
-    if policy.first + policy.every < updates:
+    if first_taken < updates:
         return []
     return [
-        f"policies.{name}.every is {policy.every}, and {policy.of} gets {count_of(updates, 'update')}: {name} keeps "
+        f"policies.{name}.{setting} is {first_taken}, and {policy.of} gets {count_of(updates, 'update')}: {name} keeps "
         "its first weights"
     ]
 

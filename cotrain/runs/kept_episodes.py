@@ -1,9 +1,11 @@
 """Episodes of held-out problems that are kept while they are collected, so that a measurement of hours that is stopped
 goes on with the same command (``storage/kept_work.py``).
 
-Problems are collected in batches of about ``BATCH`` episodes, and each batch is a part of the work. Seeds are those of
+Problems are collected in batches of about ``BATCH`` episodes, and each batch is a part of the work, unless most of it
+failed. Seeds are those of
 the problems and members, whatever batch they are in. Episodes are returned as their JSON gives them back, also those
-that were collected just now: so a measurement that went on is the same as one that was not stopped.
+that were collected just now: so a measurement that went on is the same as one that was not stopped. On another device,
+or with another number of threads, rounding may be another one: a note says so.
 """
 
 from __future__ import annotations
@@ -11,13 +13,13 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from cotrain.core.types import Episode, RolloutFn, Task
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.storage.episode_json import episode_from_json, episode_to_json
 from cotrain.storage.kept_work import KeptWork
+from cotrain.trainer.checks import mostly_failed
 from cotrain.trainer.evaluation import collect_at_once
 
 BATCH = 512  # episodes that are collected, and kept, at a time; more where the members of one problem are more
@@ -26,8 +28,13 @@ BATCH = 512  # episodes that are collected, and kept, at a time; more where the 
 class EpisodeKeeper:
     """Collects episodes of held-out problems, batch by batch, and keeps each batch in a piece of work."""
 
-    def __init__(self, work: KeptWork) -> None:
+    def __init__(self, work: KeptWork, *, place: str, say: Callable[[str], None]) -> None:
+        """``place``: on what episodes are collected now, "cpu with 1 thread". ``say`` is told where an earlier try
+        collected some elsewhere."""
         self._work = work
+        self._place = place
+        self._say = say
+        self._told_places: set[str] = set()
 
     def count_kept(self, problems: int, *, group_size: int, what: str) -> int:
         """How many episodes of so many problems an earlier try has kept."""
@@ -56,19 +63,32 @@ class EpisodeKeeper:
         for start in range(0, len(tasks), problems):
             batch = tasks[start : start + problems]
             position = first_position + start
-
-            def collect_batch(batch: Sequence[Task] = batch, position: int = position) -> dict[str, Any]:
+            part_name = _part_name(what, len(batch), position)
+            if self._work.has(part_name):
+                kept = self._work.value_of(part_name)
+                self._tell_other_place(kept["place"])
+            else:
                 collected = collect_at_once(
                     runner, protocol, batch, split=split, group_size=group_size, first_position=position, what=what
                 )
                 notes = {task.id: runner.set_aside[task.id] for task in batch if task.id in runner.set_aside}
-                return {"episodes": _pack(collected), "set_aside": notes}
-
-            kept = self._work.part(_part_name(what, len(batch), position), collect_batch)
+                kept = {"episodes": _pack(collected), "set_aside": notes, "place": self._place}
+                if not mostly_failed(collected):
+                    self._work.keep(part_name, kept)
             for task_id, note in kept["set_aside"].items():
                 runner.set_aside.setdefault(task_id, note)
             episodes += _unpack(kept["episodes"])
         return tuple(episodes)
+
+    def _tell_other_place(self, place: str) -> None:
+        """Say it, once, where kept episodes were collected on something else."""
+        if place == self._place or place in self._told_places:
+            return
+        self._told_places.add(place)
+        self._say(
+            f"note: an earlier try collected its episodes on {place}, and this one goes on on {self._place}: numbers "
+            "are rounded otherwise there, so here and there another token may be drawn"
+        )
 
 
 def _part_name(what: str, problems: int, position: int) -> str:

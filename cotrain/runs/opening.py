@@ -4,10 +4,12 @@ these."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from cotrain import __version__
 from cotrain.config.evaluation import held_out
@@ -15,8 +17,9 @@ from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, RunDirectoryError, UnknownName
 from cotrain.core.shipped import is_shipped
 from cotrain.core.statistics import Estimate
-from cotrain.core.verbosity import ProgressPrinter, print_progress
-from cotrain.distributed.local import LocalBackend
+from cotrain.core.types import Task
+from cotrain.core.verbosity import ProgressPrinter, count_of, print_progress
+from cotrain.distributed.local import LocalBackend, resolve_device
 from cotrain.metrics.heldout import measure_pass_at_k
 from cotrain.metrics.table import table_rank
 from cotrain.rollout.common_roles import is_terse, verifier
@@ -189,11 +192,12 @@ def evaluate(
     file = f"{name}-{samples}-samples.json"
     depends_on = _what_episodes_depend_on(directory, trainer, split, count, samples)
     with kept_work(folder.path / file, depends_on, say) as work:
-        keeper = EpisodeKeeper(work)
-        problems = len(held_out(recipe.tasks, split, count, recipe.seed))
-        n_done = keeper.count_kept(problems, group_size=samples, what="sampled")
-        n_done += keeper.count_kept(problems, group_size=1, what="greedy")
-        n_episodes = problems * (samples + recipe.evaluation.greedy)
+        place = f"{resolve_device(device)} with {count_of(torch.get_num_threads(), 'thread')}"
+        keeper = EpisodeKeeper(work, place=place, say=say)
+        problems = held_out(recipe.tasks, split, count, recipe.seed)
+        n_done = keeper.count_kept(len(problems), group_size=samples, what="sampled")
+        n_done += keeper.count_kept(len(problems), group_size=1, what="greedy")
+        n_episodes = episodes_to_collect(recipe, problems, samples)
         printer = ProgressPrinter(n_episodes, f"{split}: {{}} episodes", say, done=n_done)
         trainer.eval_progress = JointProgress(printer)
         figures, episodes = trainer.evaluate(split, count, group_size=samples, collect=keeper.collect)
@@ -201,6 +205,13 @@ def evaluate(
         figures |= measure_pass_at_k(solver, samples)(episodes)
         figures = {key: figures[key] for key in sorted(figures, key=figure_rank)}
         return _write_figures(folder, file, split, trainer, figures, say)
+
+
+def episodes_to_collect(recipe: Recipe, problems: Sequence[Task], samples: int) -> int:
+    """How many episodes an evaluation collects: so many samples of each problem, and a greedy answer to each where any
+    of them can be graded (``trainer/evaluation.py: measure_protocol``)."""
+    has_greedy = recipe.evaluation.greedy and any(problem.gradable for problem in problems)
+    return len(problems) * (samples + int(has_greedy))
 
 
 def _what_episodes_depend_on(

@@ -5,7 +5,8 @@ and the place of its output, which is held meanwhile.
 
     .NAME.DIGEST.partial    next to the output NAME; the digest is that of what the work depends on
         {"settings": …}     first row
-        {"key": "chunk 0", "value": …}    one row for each part that is done
+        {"key": "chunk 0", "value": …}    one row for each part that is done; of a value too long for a row its text:
+        {"key": "chunk 1", "piece": [1, 3], "text": …}    in pieces, the first of three
 
 The file is made before the work begins, so that a place that takes nothing is said at once, and is removed when the
 output is there. Work of other settings has another file and stays as it is. A part is written in one piece and synced:
@@ -18,19 +19,22 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from cotrain.core.errors import ConfigError, RunDirectoryError
 from cotrain.storage.file_ops import FILLING, REAL_FILES, can_be_filled, make_directory, report_disk_errors
-from cotrain.storage.jsonl import JsonlWriter, read_jsonl
+from cotrain.storage.jsonl import JsonlWriter, encode_row, read_jsonl
 from cotrain.storage.lock import RunLock
 
 SETTINGS = "settings"
 KEY = "key"
 VALUE = "value"
+PIECE = "piece"  # number of a piece, from 1, and how many there are
+TEXT = "text"
+LONGEST = 1 << 25  # characters of a value in one row; a quarter of what readers of rows take, as text may double there
 
 
 class KeptWork:
@@ -52,7 +56,7 @@ class KeptWork:
                 f"{target} is being written by the same command already; wait for it", code="E_TARGET_BEING_WRITTEN"
             ) from None
         rows = read_jsonl(self.path)
-        self._parts: dict[str, Any] = {row[KEY]: row[VALUE] for row in rows[1:] if KEY in row and VALUE in row}
+        self._parts = _parts_in(rows[1:])
         self.found = len(self._parts)  # parts of an earlier try
         if not rows:
             self._append({SETTINGS: settings_json})
@@ -64,9 +68,16 @@ class KeptWork:
     def part(self, key: str, make: Callable[[], Any]) -> Any:
         """The value of a part, as JSON gives it back: what an earlier try kept, else what ``make`` returns."""
         if key not in self._parts:
-            value = make()
-            self._append({KEY: key, VALUE: value})
-            self._parts[key] = json.loads(json.dumps(value))
+            self.keep(key, make())
+        return self._parts[key]
+
+    def keep(self, key: str, value: Any) -> None:
+        """Keep the value of a part that is not there."""
+        self._append_part(key, value)
+        self._parts[key] = json.loads(json.dumps(value))
+
+    def value_of(self, key: str) -> Any:
+        """The value of a part that is there, as JSON gives it back."""
         return self._parts[key]
 
     def within(self, name: str) -> KeptPart:
@@ -87,9 +98,38 @@ class KeptWork:
         if handle >= 0:
             os.close(handle)
 
+    def _append_part(self, key: str, value: Any) -> None:
+        text = encode_row({VALUE: value}).decode("ascii")
+        if len(text) <= LONGEST:
+            self._append({KEY: key, VALUE: value})
+            return
+        pieces = [text[start : start + LONGEST] for start in range(0, len(text), LONGEST)]
+        for number, piece in enumerate(pieces, start=1):
+            self._append({KEY: key, PIECE: [number, len(pieces)], TEXT: piece})
+
     def _append(self, row: Mapping[str, Any]) -> None:
         self._writer.append(row)
         self._writer.sync()
+
+
+def _parts_in(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The values of the parts that are whole, by key. Pieces before a kill may be followed by all of them again."""
+    parts: dict[str, Any] = {}
+    pieces: dict[str, list[str]] = {}
+    for row in rows:
+        if KEY not in row:
+            continue
+        key = row[KEY]
+        if VALUE in row:
+            parts[key] = row[VALUE]
+        if PIECE in row:
+            number, count = row[PIECE]
+            if number == 1:
+                pieces[key] = []
+            pieces[key].append(row[TEXT])
+            if number == count:
+                parts[key] = json.loads("".join(pieces[key]))[VALUE]
+    return parts
 
 
 class KeptPart:
@@ -100,8 +140,17 @@ class KeptPart:
         self._name = name
 
     def part(self, key: str, make: Callable[[], Any]) -> Any:
-        """As of ``KeptWork``."""
+        """This and the next ones: as of ``KeptWork``."""
         return self._work.part(f"{self._name}: {key}", make)
+
+    def has(self, key: str) -> bool:
+        return self._work.has(f"{self._name}: {key}")
+
+    def keep(self, key: str, value: Any) -> None:
+        self._work.keep(f"{self._name}: {key}", value)
+
+    def value_of(self, key: str) -> Any:
+        return self._work.value_of(f"{self._name}: {key}")
 
 
 @contextmanager

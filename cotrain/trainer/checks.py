@@ -50,6 +50,19 @@ def check_measured(where: str, episodes: Sequence[Episode], set_aside: Mapping[s
     check_mass_failure(where, fitting or episodes, set_aside)
 
 
+def mostly_failed(episodes: Sequence[Episode]) -> bool:
+    """Whether most of these episodes broke off, or most of what one policy was asked for failed, as where a server or
+    the program of an agent is gone: whoever measures again when it is back is to have other ones."""
+    fitting = [episode for episode in episodes if episode.failure != TOO_LONG]
+    failures_by_policy: dict[str, list[bool]] = {}
+    for episode in fitting:
+        for trace in episode.traces:
+            failures_by_policy.setdefault(trace.policy, []).append(trace.failure not in (None, TOO_LONG))
+    broken_off = [episode.failure is not None for episode in fitting]
+    outcomes = [broken_off, *failures_by_policy.values()]
+    return any(sum(failed) > PROPORTION_OF_FAILURES * len(failed) for failed in outcomes)
+
+
 def check_servers_answer(where: str, handles: Iterable[PolicyHandle], outside: Mapping[str, float]) -> None:
     """Raise ServerSilent for a server that is gone: the run would train without it, or measure nothing. ``outside``:
     what the policies counted ``where``."""

@@ -257,6 +257,19 @@ def test_settings_that_leave_out_a_headline_figure_are_the_reason():
     assert reasons["sampled", "solver/greedy"] == "evaluation.greedy is false"
 
 
+def test_a_figure_of_no_role_is_not_said_to_want_one():
+    """Of the gap, which is of no role, it was said that an arm has no role 'gap'."""
+    judged = recipe_of_arm(make_arm("two", "tango", {"model": TINY}), {}, ())
+    plain = recipe_of_arm(make_arm("plain", "grpo", {"model": TINY}), {}, ())
+    recipes = {"unread": judged, "plain": plain, "other": judged}
+    runs = {"unread": [{"after": {}}], "plain": [{"after": {}}], "other": [{"after": {"gap": 0.1}}]}
+    reasons = {row["recipe"]: row["why"] for row in lacking_figures(recipes, runs, {"gap"})}
+    assert reasons == {
+        "unread": "it is undefined in all of its runs, as where nothing could be read",
+        "plain": "no measure of it gives that",
+    }
+
+
 def _with_measure(out: Path, measure: str) -> Path:
     """The same runs under the settings of another measure."""
     settings = json.loads((out / "settings.json").read_text())

@@ -372,6 +372,26 @@ def test_a_file_with_another_comment_goes_on_and_the_page_says_so(tmp_path):
         run_study(read_study(path), say=killed)
 
 
+def test_a_comment_that_was_committed_later_is_not_said_to_be_as_the_study_began(tmp_path):
+    path = written(tmp_path)
+
+    def commit() -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b.example", "-c", "commit.gpgsign=false"]
+        for words in (["init", "-q"], ["add", "mine.toml"], ["commit", "-qm", "the study"]):
+            subprocess.run(["git", *who, "-C", str(tmp_path), *words], check=True, capture_output=True)
+
+    commit()
+    study = read_study(path)
+    begun(study)
+    path.write_text(path.read_text() + "\n# another thought\n")
+    commit()
+    begun(read_study(path))
+    page = study_markdown(json.loads((study.out / "study.json").read_text()))
+    (line,) = [line for line in page.splitlines() if "The file was changed" in line]
+    assert "committed like that in" in line and "unchanged" not in line
+    assert "more characters" not in page
+
+
 @pytest.mark.parametrize(
     ("was", "is_"),
     [
@@ -419,6 +439,23 @@ def test_an_arm_in_which_the_measure_is_undefined_does_not_end_the_study(tmp_pat
     document = run_study(study, say=lambda line: None)
     assert "no figure: it is undefined in all of its runs" in "\n".join(document["lines"])
     assert "no figure: it is undefined in all of its runs" in study_markdown(document)
+
+
+@pytest.mark.parametrize("lacks", ["outcome", "oracle"])
+@pytest.mark.parametrize("at", ["end", "start"])
+def test_a_gate_whose_figure_is_undefined_says_so(tmp_path, lacks, at):
+    """Where the arm that is subtracted had none, the study ended in a traceback."""
+    text = FILE.replace("solver/greedy", "solver/majority@8").replace("at_least", f'at = "{at}"\nat_least')
+    study = read_study(written(tmp_path, text))
+    begun(study)
+    plan = study.parts["3 steps"]
+    claim_directory(plan, list(plan.arms))
+    for arm in ("outcome", "oracle"):
+        figures = {} if arm == lacks else {"solver/majority@8": 0.5}
+        for seed in range(plan.seeds):
+            made_run(plan.out / arm / f"seed-{seed}", {"solver/pass@1": 0.4, **figures})
+    with refuses("E_GATE_UNDEFINED", names=("solver/majority@8", lacks)):
+        run_study(study, say=lambda line: None)
 
 
 @pytest.fixture

@@ -222,6 +222,16 @@ def test_the_list_has_the_zoo_where_it_is_not_installed(place, monkeypatch, caps
     assert where in " ".join(zoo.split())
 
 
+def test_a_long_path_stays_whole_in_the_list(monkeypatch, tmp_path, capsys):
+    """It was cut where the line ended, so that the command could not be copied."""
+    folder = tmp_path / ("a folder of many words " * 3).strip() / ("x" * 90) / "zoo"
+    (folder / "cotrain_zoo").mkdir(parents=True)
+    monkeypatch.setattr(registry, "entry_points", lambda **wanted: [])
+    monkeypatch.setattr(registry, "zoo_folder", lambda: folder)
+    assert main(["list"]) == 0
+    assert f"pip install -e '{folder}'" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize("command", ["why", "view", "audit", "serve", "attack", "diff"])
 def test_the_description_of_a_command_is_one_text(command, capsys):
     with pytest.raises(SystemExit):

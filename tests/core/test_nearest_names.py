@@ -42,6 +42,11 @@ def test_name_that_was_meant(given, meant):
     assert nearest_name(given, FLAGS) == meant
 
 
+def test_a_figure_that_is_nobodys_is_meant_by_one_of_somebody():
+    """Of the unknown figure "verifier/gap" it was said that "verifier/mcc" was meant."""
+    assert nearest_name("verifier/gap", ["gap", "verifier/mcc", "solver/pass@1"]) == "gap"
+
+
 def test_name_of_before_is_the_one_of_today_where_that_is_known():
     assert current_name("judge", FLAGS) == "review-format"
     assert current_name("judge", ("judge", "review_format")) is None  # a name that is known stays what it is

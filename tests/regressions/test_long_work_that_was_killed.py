@@ -9,22 +9,27 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
-from cotrain import api
+from cotrain import api, examine
 from cotrain.cli.main import main
 from cotrain.config.override import override
+from cotrain.core.errors import TooManyFailures
 from cotrain.core.types import Sampling
 from cotrain.data.columns import ANY
 from cotrain.pretraining import paraphrases
 from cotrain.prompts.byte_tokenizer import ByteRenderer
+from cotrain.recipes.grpo import grpo
 from cotrain.recipes.tango import tango
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.runs import kept_episodes, opening
 from cotrain.storage.kept_work import KeptWork, kept_work
+from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
 
 PATIENCE_S = 240.0
@@ -108,12 +113,73 @@ def test_many_samples_of_a_run_go_on_where_they_stopped(run_to_measure, tmp_path
 
 def test_what_was_kept_counts_as_done(tmp_path):
     with kept_work(tmp_path / "out.json", {}, print) as work:
-        keeper = kept_episodes.EpisodeKeeper(work)
+        keeper = kept_episodes.EpisodeKeeper(work, place="cpu with 1 thread", say=print)
         assert keeper.count_kept(300, group_size=4, what="sampled") == 0
         work.part("sampled, 128 problems from 0 on", dict)
         work.part("sampled, 44 problems from 256 on", dict)
         assert keeper.count_kept(300, group_size=4, what="sampled") == 4 * (128 + 44)
         assert keeper.count_kept(300, group_size=1, what="greedy") == 0
+
+
+def test_samples_that_are_made_elsewhere_are_said_to_be(run_to_measure, tmp_path, monkeypatch):
+    """Those of another number of threads were mixed in silence, though rounding differs."""
+    monkeypatch.setattr(kept_episodes, "BATCH", 2)
+    folder = tmp_path / "run"
+    shutil.copytree(run_to_measure, folder)
+    collect = kept_episodes.collect_at_once
+    n_collected = 0
+
+    def collect_or_stop(*arguments, **more):
+        nonlocal n_collected
+        n_collected += 1
+        if n_collected == 3:
+            raise KeyboardInterrupt
+        return collect(*arguments, **more)
+
+    monkeypatch.setattr(kept_episodes, "collect_at_once", collect_or_stop)
+    with pytest.raises(KeyboardInterrupt):
+        opening.evaluate(folder, tasks=3, samples=2, device="cpu", say=lambda line: None)
+    threads = torch.get_num_threads()
+    lines = []
+    torch.set_num_threads(threads + 1)
+    try:
+        opening.evaluate(folder, tasks=3, samples=2, device="cpu", say=lines.append)
+    finally:
+        torch.set_num_threads(threads)
+    (note,) = [line for line in lines if line.startswith("note: an earlier try")]
+    assert f"cpu with {threads} thread" in note and f"cpu with {threads + 1} threads" in note
+
+
+def test_episodes_that_failed_are_not_kept_for_the_next_try(tmp_path):
+    """A server that was gone, or the program of an agent: the same command failed for ever, or took what was never
+    answered for the answers of the models."""
+    is_broken = True
+
+    async def solve_if_possible(task, roles):
+        if is_broken:
+            raise OSError("nobody there")
+        turn = await roles.solver(problem=task.prompt)
+        await examine(task, roles, turn)
+
+    recipe = grpo(model=TINY, steps=1, tasks=EASY, kl=0.0)
+    evaluation = replace(recipe.evaluation, protocol=solve_if_possible, greedy=False)
+    trainer = CoTrainer(replace(recipe, evaluation=evaluation))
+    with kept_work(tmp_path / "out.json", {}, print) as work:
+        keeper = kept_episodes.EpisodeKeeper(work, place="cpu", say=print)
+        with pytest.raises(TooManyFailures, match="nobody there"):
+            trainer.evaluate("test", 2, group_size=2, collect=keeper.collect)
+        assert keeper.count_kept(2, group_size=2, what="sampled") == 0
+        is_broken = False
+        figures, _ = trainer.evaluate("test", 2, group_size=2, collect=keeper.collect)
+        assert keeper.count_kept(2, group_size=2, what="sampled") == 4 and "broken_off" not in figures
+
+
+def test_problems_without_a_grade_are_not_answered_greedily():
+    """Progress waited for greedy answers that nobody gives."""
+    recipe = tango(model=TINY, steps=1, warmup=0, ratio=(1, 0), verifier="frozen", tasks=EASY)
+    problem = EASY.get("test", 0)
+    assert opening.episodes_to_collect(recipe, [problem] * 3, 4) == 15
+    assert opening.episodes_to_collect(recipe, [replace(problem, gradable=False)] * 3, 4) == 12
 
 
 def test_samples_of_another_number_are_other_work(run_to_measure, tmp_path):

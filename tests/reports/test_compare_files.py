@@ -182,6 +182,15 @@ def test_hostile_names_stay_text():
     assert not re.search(r"(?<!\\)[<>`]", table) and not any(is_hidden(c) for c in table if c != "\n")
 
 
+def test_a_sentence_about_an_arm_stays_whole():
+    """Why it lacks a figure was cut after 200 characters."""
+    run = {"seed": 0, "after": {"solver/pass@1": 0.5}}
+    why = f"it has no role 'verifier'; its roles are {', '.join(f'speaker number {n}' for n in range(20))}"
+    lacking = [{"recipe": "a", "metrics": ["verifier/balanced accuracy"], "why": why}]
+    compare = {"recipes": {"a": {"seeds": [run]}}, "settings": [], "lacking": lacking}
+    assert f"{why}." in comparison_markdown(compare | comparison_table(compare), [])
+
+
 def test_names_lose_the_folders_of_this_machine():
     assert strip_folders("tango:model=/home/me/models/a,lr=1e-4") == "tango:model=a,lr=1e-4"
     assert (

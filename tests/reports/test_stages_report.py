@@ -28,6 +28,9 @@ def test_all_stages_stand_on_one_page(tmp_path, capsys):
     summary = {"recipe": "tango", "tokens": 1234, "before": {"solver/pass@1": FIGURE}}
     after = {"solver/pass@1": {"value": 0.75, "low": 0.7, "high": 0.8, "n": 10}}
     made(tmp_path / "a-run", 5, "summary.json", {**summary, "after": after})
+    answered = {"suite": "gsm8k", "figures": {"solver/greedy": FIGURE}, "settings": {"run": "a-run", "step": 4}}
+    made(tmp_path / "a-run", 6, "suite-gsm8k.json", answered)
+    made(tmp_path / "a-run", 7, "suite-gsm8k-step-2.json", answered)
     assert main(["report", str(tmp_path)]) == 0
     page = (tmp_path / "report.md").read_text()
     assert str(tmp_path / "report.md") in capsys.readouterr().out
@@ -35,6 +38,7 @@ def test_all_stages_stand_on_one_page(tmp_path, capsys):
         page.index(f"\n| {name}") for name in ("words", "base (pretrain)", "base-eval", "all (sft)", "a-run (tango)")
     ]
     assert order == sorted(order)
+    assert "| a-run (suite gsm8k) |" in page and "| a-run (suite gsm8k, step 2) |" in page
     assert "1.250 bits per byte; held out 0.950 nats a token" in page and "core 0.250; sums/accuracy 0.500" in page
     assert "1:15 since the last resume" in page and "pass@1 0.500 → 0.750" in page
     assert "| solver/pass@1 | 0.500 | 0.750 [0.700, 0.800] |" in page.replace("\\", "")

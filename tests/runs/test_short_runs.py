@@ -1,12 +1,13 @@
 """Settings that a run is too short for were taken in silence: a learning rate never reached its value, a phase was
 never played. The run says so, and goes on: it may be lengthened."""
 
+import time
 from dataclasses import replace
 
 import pytest
 
 from cotrain.analysis.comparison.arms import make_arm, recipe_of_arm
-from cotrain.analysis.comparison.compare import ComparisonPlan, decay_notes
+from cotrain.analysis.comparison.compare import ComparisonPlan, decay_notes, length_notes
 from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.config.policies import snapshot
@@ -60,6 +61,20 @@ def test_other_settings_that_take_no_effect_before_the_end_are_said():
     assert too_short_notes(replace(falling, horizon=30)) == too_short_notes(replace(recipe, horizon=10)) == []
 
 
+def test_a_snapshot_that_is_taken_once_is_no_first_one():
+    """Constitutional's ``before`` is taken where its second stage begins, and never again: a note said that it was
+    never taken."""
+
+    def notes_of(past):
+        recipe = grpo(steps=100, **SMALL)
+        return too_short_notes(replace(recipe, policies={**recipe.policies, "reference": past}))
+
+    assert notes_of(snapshot(TINY, of="generator", every=60, first=60)) == []
+    assert notes_of(snapshot(TINY, of="generator", every=60)) == []
+    (note,) = notes_of(snapshot(TINY, of="generator", every=10, first=100))
+    assert "policies.reference.first is 100, and generator gets 100 updates" in note
+
+
 def test_a_phase_whose_turn_comes_after_the_last_step_is_said():
     recipe = tango(steps=4, warmup=0, ratio=(1, 1), **SMALL)
     generator, verifier = recipe.schedule.phases
@@ -68,6 +83,16 @@ def test_a_phase_whose_turn_comes_after_the_last_step_is_said():
     recipe = replace(recipe, schedule=replace(recipe.schedule, phases=(generator, verifier, late), cycle=cycle))
     assert "phase 'late' begins with step 5" in one_note(recipe)
     assert too_short_notes(replace(recipe, steps=5)) == []
+
+
+def test_a_schedule_of_any_length_is_looked_through_at_once():
+    """Its steps were counted one by one: twenty seconds before a run of five steps began."""
+    recipe = tango(steps=5, warmup=0, ratio=(1, 1), **SMALL)
+    warmup = (("verifier", 0), ("generator", 10**8))
+    recipe = replace(recipe, schedule=replace(recipe.schedule, warmup=warmup))
+    began = time.monotonic()
+    assert [note for note in too_short_notes(recipe) if f"phase 'verifier' begins with step {10**8 + 2}," in note]
+    assert time.monotonic() - began < 5
 
 
 def test_a_run_says_it_and_may_be_lengthened(tmp_path):
@@ -93,3 +118,11 @@ def test_a_comparison_says_where_rates_are_zero_before_its_runs_end(equal, count
     recipes = {arm.label: recipe_of_arm(arm, {}, plan.run_overrides) for arm in arms}
     notes = decay_notes(plan, recipes)
     assert len(notes) == count and all("arm 'falls'" in note for note in notes)
+
+
+def test_a_comparison_says_once_what_several_arms_are_too_short_for():
+    """A comparison of many arms said the same line once for each."""
+    short = grpo(steps=3, **SMALL)
+    arms = {"one": replace(short, evaluate_every=10), "two": replace(short, evaluate_every=10), "three": short}
+    (note,) = length_notes(arms)
+    assert note.startswith("note: evaluate_every is 10") and note.endswith("(arms 'one', 'two')")

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from cotrain.storage import kept_work as module
 from cotrain.storage.file_ops import DiskError
 from cotrain.storage.kept_work import KeptWork, claim_place, kept_work, stamp_of
 from tests.sentences import refuses
@@ -53,6 +54,26 @@ def test_the_same_work_at_once_is_refused(tmp_path):
     with refuses("E_TARGET_BEING_WRITTEN"):
         KeptWork(tmp_path / "out.json", SETTINGS)
     first.finish()
+
+
+def test_a_part_that_is_too_long_for_a_row_is_kept_in_pieces(tmp_path, monkeypatch):
+    """Rows have a greatest length for their readers: work with a longer one could never be gone on with."""
+    monkeypatch.setattr(module, "LONGEST", 16)
+    value = {"text": 'said "no" ' * 9, "numbers": [1.5, None]}
+    work = KeptWork(tmp_path / "out", SETTINGS)
+    work.part("short", lambda: 1)
+    assert work.part("long", lambda: value) == value
+    work.close()
+    lines = work.path.read_bytes().splitlines(keepends=True)
+    assert len(lines) > 4 and max(map(len, lines[1:])) < 100
+    work.path.write_bytes(b"".join(lines[:-2]))  # killed before the last pieces
+    work = KeptWork(tmp_path / "out", SETTINGS)
+    assert work.found == 1 and not work.has("long")
+    assert work.part("long", lambda: value) == value
+    work.close()
+    work = KeptWork(tmp_path / "out", SETTINGS)
+    assert work.found == 2 and work.part("long", lambda: pytest.fail("made again")) == value
+    work.finish()
 
 
 KILLED = """

@@ -44,7 +44,7 @@ from cotrain.rollout.runner import BatchProgress, JointProgress, Roles, RolloutR
 from cotrain.runs import opening
 from cotrain.runs.directory import RunDirectory, resolved_json
 from cotrain.storage.kept_work import KeptPart, KeptWork, claim_place, kept_work
-from cotrain.trainer.checks import check_measured
+from cotrain.trainer.checks import check_measured, mostly_failed
 from cotrain.trainer.evaluation import EVALUATION_STEP, evaluation_seed
 from cotrain.trainer.trainer import CoTrainer
 
@@ -258,17 +258,22 @@ def judge_attempts(
     work: KeptWork | KeptPart | None = None,
 ) -> list[AttemptOutcome]:
     """Return the verifier's verdict on each attempt. ``say`` is told how many are judged and how much time is left;
-    ``pace`` is one progress for several calls; ``work`` keeps each chunk."""
+    ``pace`` is one progress for several calls; ``work`` keeps each chunk, unless most of it failed."""
     outcomes: list[AttemptOutcome] = []
     kind = "changed" if attempts and attempts[0].injection is not None else "ordinary"
     progress = pace or ProgressPrinter(len(attempts), f"{{}} {kind} solutions", say)
     runner.progress = JointProgress(progress)
     for start in range(0, len(attempts), CHUNK):
         chunk = attempts[start : start + CHUNK]
-        make = partial(
-            _judge_chunk, runner, role, tasks, chunk, split, kind=kind, step=EVALUATION_STEP - start // CHUNK
-        )
-        reviews = make() if work is None else work.part(f"{role} on {kind} {split} from {start}", make)
+        key = f"{role} on {kind} {split} from {start}"
+        if work is not None and work.has(key):
+            reviews = work.value_of(key)
+        else:
+            step = EVALUATION_STEP - start // CHUNK
+            episodes = _judge_chunk(runner, role, tasks, chunk, split, kind=kind, step=step)
+            reviews = [(episode.task, _review_in(episode)) for episode in episodes]
+            if work is not None and not mostly_failed(episodes):
+                work.keep(key, reviews)
         outcomes += [AttemptOutcome(attempt=chunk[place], **review) for place, review in reviews]
     say(f"{count_of(len(attempts), f'{kind} solution')} judged")
     return outcomes
@@ -283,8 +288,8 @@ def _judge_chunk(
     *,
     kind: str,
     step: int,
-) -> list[tuple[int, dict[str, Any]]]:
-    """Return the place of each attempt of a chunk and the fields of its ``AttemptOutcome``."""
+) -> tuple[Episode, ...]:
+    """Return an episode for each attempt of a chunk, in which the verifier reviews it."""
     chosen = [replace(tasks[one.problem], id=str(i)) for i, one in enumerate(chunk)]
     episodes = runner.collect(
         partial(_judge_one, attempts=chunk, verifier=role),
@@ -294,7 +299,7 @@ def _judge_chunk(
         group_size=1,
     )
     check_measured(f"reviews of {kind} solutions", episodes, runner.set_aside)
-    return [(episode.task, _review_in(episode)) for episode in episodes]
+    return episodes
 
 
 async def _judge_one(task: Task, roles: Roles, *, attempts: Sequence[Attempt], verifier: str) -> None:

@@ -272,6 +272,7 @@ def _draw_graded(
     runner.progress = None if pace is None else JointProgress(pace)
     episodes = runner.collect(solve_one, tasks, step=EVALUATION_STEP, split=f"xplay/{split}", group_size=n)
     check_measured(f"problems of {split}", episodes, runner.set_aside)
+    check_servers_answer("xplay", trainer.policies, trainer.policies.outside_counts())  # before they are kept
     trainer.close()
     traces = [(episode.task, trace) for episode in episodes for trace in episode.traces]
     graded = [(task, trace, CORRECT.of(trace)) for task, trace in traces]

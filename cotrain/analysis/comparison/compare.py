@@ -96,8 +96,7 @@ def compare(
     notes: dict[str, None] = {}  # a set in order: each note once
     for recipe in recipes.values():
         notes |= dict.fromkeys(few_test_problems_note(recipe.tasks))
-    for label, recipe in recipes.items():
-        notes |= dict.fromkeys(f"{note} (arm {label!r})" for note in too_short_notes(recipe))
+    notes |= dict.fromkeys(length_notes(recipes))
     notes |= dict.fromkeys(decay_notes(plan, recipes))
     for note in notes:
         say(note)
@@ -187,6 +186,19 @@ def compare(
         folders[arm.label] = [folder_of_run[RunKey(arm.label, seed)] for seed in plan.each_seed]
     write_results(result, plan.out, {"training.svg": training_svg(folders)})
     return result
+
+
+def length_notes(recipes: Mapping[str, Recipe]) -> list[str]:
+    """A line for each setting that runs are too short for, with the arms that have it."""
+    arms_of_note: dict[str, list[str]] = {}
+    for label, recipe in recipes.items():
+        for note in too_short_notes(recipe):
+            arms_of_note.setdefault(note, []).append(repr(label))
+    lines = []
+    for note, arms in arms_of_note.items():
+        word = "arm" if len(arms) == 1 else "arms"
+        lines.append(f"{note} ({word} {', '.join(arms)})")
+    return lines
 
 
 def decay_notes(plan: ComparisonPlan, recipes: Mapping[str, Recipe]) -> list[str]:

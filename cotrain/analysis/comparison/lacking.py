@@ -49,16 +49,28 @@ def _why_lacking(recipe: Recipe, figure: str, measured: Sequence[Collection[str]
     if len(lacking) < len(measured):
         return f"it is undefined in {len(lacking)} of {count_of(len(measured), 'run')}"
 
-    role, _, name = figure.partition("/")
-    if role not in recipe.roles:
-        return f"it has no role {role!r}; its roles are {', '.join(recipe.roles)}"
-    if name.startswith("greedy") and not recipe.evaluation.greedy:
-        return "evaluation.greedy is false"
     known = end_figure_names(recipe)
-    if known is not None and figure not in known:
-        return "no measure of it gives that"
-    _, _, answers = name.partition("@")
+    is_measured = known is not None and figure in known
+    if not is_measured:
+        reason = _why_not_measured(recipe, figure)
+        if reason:
+            return reason
+        if known is not None:
+            return "no measure of it gives that"
+    _, _, answers = figure.partition("@")
     group_size = recipe.evaluation.group_size
     if answers.isdigit() and int(answers) > group_size:
         return f"evaluation.group_size is {group_size}, and it takes {answers} answers to a problem"
     return "it is undefined in all of its runs, as where nothing could be read"
+
+
+def _why_not_measured(recipe: Recipe, figure: str) -> str:
+    """Why no measure of a recipe gives a figure; "" where neither its roles nor its settings say. Figures such as "gap"
+    are of no role, and some are of a policy."""
+    owner, slash, _ = figure.partition("/")
+    if slash and owner not in recipe.roles and owner not in recipe.policies:
+        return f"it has no role {owner!r}; its roles are {', '.join(recipe.roles)}"
+    _, _, name = figure.rpartition("/")
+    if name.startswith("greedy") and not recipe.evaluation.greedy:
+        return "evaluation.greedy is false"
+    return ""

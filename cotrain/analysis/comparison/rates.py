@@ -83,10 +83,10 @@ def choose_rates(
         finished = [figures_of_run(other) for other, folder in places.items() if is_done(folder)]
         check_one_has(validation_measure_of(run.label), plan.measure, finished)
 
-    run_at_equal_cost(plan, places, trial_command, workers, say, check_measured)
     note = untold_note(MEASURE, plan.measure)
     if plan.measure and note:
         say(note)
+    run_at_equal_cost(plan, places, trial_command, workers, say, check_measured)
     chosen_by_arm = {}
     for arm in arms:
         ends: dict[float, list[dict[str, float]]] = {}  # rate → the figures of each seed at its end

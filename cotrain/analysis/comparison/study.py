@@ -20,7 +20,7 @@ from cotrain.analysis.comparison.compare import ComparisonPlan, compare
 from cotrain.analysis.comparison.rates import check_figure
 from cotrain.analysis.comparison.study_file import Gate, Study, git_status
 from cotrain.config.recipe import Recipe
-from cotrain.core.errors import ConfigError, UnknownName
+from cotrain.core.errors import ConfigError
 from cotrain.core.input_files import parse_json, read_regular
 from cotrain.core.statistics import Estimate, mean_interval
 from cotrain.core.verbosity import count_of
@@ -109,11 +109,15 @@ def _admitted_change(study: Study, document: Mapping[str, Any]) -> dict[str, Any
             f'another out in it, such as "{study.out}-2", to make all runs anew',
             code="E_STUDY_CHANGED",
         )
+    git = git_status(study.path)
+    words = git["words"]
+    if git["committed"]:  # those words are of the file with which a study began
+        words = f"git says that it was committed like that in {git['commit'][:12]}"
     return {
         "sha256": study.sha256,
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "what": ", ".join(changed) if changed else "comments alone",
-        "git": git_status(study.path)["words"],
+        "git": words,
     }
 
 
@@ -183,25 +187,41 @@ def _run_gate(study: Study, gate: Gate, recipes: Mapping[str, Recipe], say: Say)
 
 
 def _gate_figure(gate: Gate, result: Mapping[str, Any], seeds: int) -> Estimate:
-    """The figure that a gate is about. Differences of two starts, and gains, have no interval."""
-    row = _end_row(result, gate.measure, gate.arm)
+    """The figure that a gate is about. Differences of two starts, and gains, have no interval. Raises ConfigError where
+    it is undefined."""
+    rows = {row["recipe"]: row for row in result["table"] if row["at"] == "end" and row["metric"] == gate.measure}
+    for arm in filter(None, (gate.minus, gate.arm)):
+        if arm not in rows:
+            raise _undefined_gate(gate, f"{arm} has no {gate.measure}: {_why_lacking(result, gate.measure, arm)}")
+    figure = _figure_of_rows(gate, rows, seeds)
+    if math.isnan(figure.value):
+        raise _undefined_gate(gate, f"{gate.measure} is undefined there")
+    return figure
+
+
+def _figure_of_rows(gate: Gate, rows: Mapping[str, Mapping[str, Any]], seeds: int) -> Estimate:
+    """The same from the rows of the gate's measure, by arm; not a number where it is undefined."""
+    row = rows[gate.arm]
     before = Estimate.from_json(row["before"])
     after = Estimate.from_json(row["after"])
     if gate.at == "gain":
         return Estimate(value=after.value - before.value, low=-math.inf, high=math.inf, n=seeds)
     if gate.minus is None:
         return before if gate.at == "start" else after
-    if gate.at == "end":
-        return Estimate.from_json(row["difference"])
-    other = Estimate.from_json(_end_row(result, gate.measure, gate.minus)["before"])
-    return Estimate(value=before.value - other.value, low=-math.inf, high=math.inf, n=seeds)
+    if gate.at == "start":
+        other = Estimate.from_json(rows[gate.minus]["before"])
+        return Estimate(value=before.value - other.value, low=-math.inf, high=math.inf, n=seeds)
+    if row["difference"] is None:  # the other arm has the figure at its start alone
+        return mean_interval(())
+    return Estimate.from_json(row["difference"])
 
 
-def _end_row(result: Mapping[str, Any], measure: str, arm: str) -> Mapping[str, Any]:
-    rows = {(row["metric"], row["recipe"]): row for row in result["table"] if row["at"] == "end"}
-    if (measure, arm) not in rows:
-        raise UnknownName(f"measure of arm {arm!r}", measure, sorted({m for m, name in rows if name == arm}))
-    return rows[measure, arm]
+def _undefined_gate(gate: Gate, why: str) -> ConfigError:
+    return ConfigError(
+        f"gate: {gate.in_words()}: {why}; so nobody can say whether it holds. Ask for another figure, in a study with "
+        "another out",
+        code="E_GATE_UNDEFINED",
+    )
 
 
 def _part_summary(result: Mapping[str, Any], plan: ComparisonPlan, study: Study) -> dict[str, Any]:
@@ -224,8 +244,6 @@ def _part_summary(result: Mapping[str, Any], plan: ComparisonPlan, study: Study)
 
 def _row_without_figure(result: Mapping[str, Any], measure: str, arm: str) -> dict[str, Any]:
     """The row of an arm none of whose runs has the study's figure, though a run of another arm does: a result, too."""
-    lacking = [row for row in result["lacking"] if row["recipe"] == arm and measure in row["metrics"]]
-    why = "; ".join(row["why"] for row in lacking)
     nothing = mean_interval(()).to_json()
     return {
         "at": "end",
@@ -236,8 +254,13 @@ def _row_without_figure(result: Mapping[str, Any], measure: str, arm: str) -> di
         "after": nothing,
         "difference": None,
         "seen": None,
-        "words": f"no figure: {why}",
+        "words": f"no figure: {_why_lacking(result, measure, arm)}",
     }
+
+
+def _why_lacking(result: Mapping[str, Any], measure: str, arm: str) -> str:
+    lacking = [row for row in result["lacking"] if row["recipe"] == arm and measure in row["metrics"]]
+    return "; ".join(row["why"] for row in lacking)
 
 
 def _mean(values: list[float]) -> float:
