@@ -54,7 +54,9 @@ OTHERWISE = {  # script → who runs it, or why nobody can in seconds
         "test_gsm8k.py",
     ),
     **dict.fromkeys(("gsm8k_card", "gsm8k_tiny"), "test_gsm8k.py runs their parts; a rehearsal takes minutes"),
-    **dict.fromkeys(("batch_figures", "crossed", "reward_order", "what_changed"), "test_tables_over_seeds.py"),
+    **dict.fromkeys(
+        ("batch_figures", "crossed", "reward_order", "what_changed", "wrong_steps"), "test_tables_over_seeds.py"
+    ),
     **dict.fromkeys(("domains", "short_form", "study_curve"), "tests of their names"),
     **dict.fromkeys(("gpu", "gpu_checks"), "test_gpu_script.py runs its parts; --tiny as a whole takes minutes"),
     **dict.fromkeys(("answer_rules", "floors", "hostile_answers", "table", "work"), "imported by the others"),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import cotrain
+from cotrain.core.types import Episode, Trace
 from cotrain.recipes.grpo import grpo
 from tests.helpers import EASY, TINY
 from tests.sentences import refuses
@@ -20,6 +22,7 @@ import batch_figures
 import crossed
 import reward_order
 import what_changed
+import wrong_steps
 
 
 def runs(folder: Path, figures: dict[int, list[float | None]]) -> Path:
@@ -155,3 +158,65 @@ def test_pairs_are_read_from_the_rollouts_of_a_run(tmp_path: Path, capsys: pytes
     assert len(capsys.readouterr().out.splitlines()) == 2  # a tiny model is never right, so there is no pair
     with refuses("E_DATA", names="signal 'pay'"):
         reward_order.main([str(tmp_path)])
+
+
+def reviewed(steps: list[tuple[str, str]], reviews: list[list[bool] | None]) -> Episode:
+    """An episode with a solution of these steps and reasons, and reviews of it."""
+    solution = Trace(
+        address=(0, 0, 0, "solver", 0),
+        role="solver",
+        policy="generator",
+        version=0,
+        group="0",
+        text="",
+        finish="stop",
+        prompt_ids=(),
+        token_ids=(),
+        logprobs=(),
+        rewards=(),
+        findings={"steps": [[0, 1, step] for step, _ in steps]},
+        metadata={"step_reasons": [reason for _, reason in steps]},
+    )
+    verdicts = [
+        replace(
+            solution,
+            address=(0, 0, 0, "verifier", number),
+            role="verifier",
+            findings={} if said is None else {"steps": said},
+            metadata={},
+        )
+        for number, said in enumerate(reviews)
+    ]
+    return Episode(step=0, task=0, member=0, task_id="0", traces=(solution, *verdicts))
+
+
+def test_wrong_steps_are_counted_by_hand() -> None:
+    steps = [
+        (" pears= apples*2=3*2=6 pears", "relation"),
+        (" plums= pears+1=6+1=7 plums", ""),
+        (" kites= plums-1=7-1=6 kites", "premise"),
+    ]
+    episode = reviewed(steps, [[True, True, False], [False, True, True], None, [True]])
+    counts = wrong_steps.count_steps([episode, episode])
+    assert counts["multiplies wrongly"] == {"steps": 2, "verdicts": 4, "called wrong": 2}
+    assert counts["right"] == {"steps": 2, "verdicts": 4}
+    assert counts[wrong_steps.OTHER]["called wrong"] == 2 and not counts["adds wrongly"]
+    unread = wrong_steps.count_steps([reviewed([], [])])
+    lines = wrong_steps.rows("frozen", [[counts], [counts]])
+    assert lines[3] == "| frozen | 1 | multiplies wrongly | 0.333 | 0.50 | 0.33, 0.33 |"
+    assert not any(unread.values())
+
+
+@pytest.mark.whole
+def test_wrong_steps_are_read_from_the_rollouts_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = grpo(model="shipped", tasks=EASY, kl=0.0, steps=2, tasks_per_step=2, group_size=2, evaluation_tasks=1)
+    cotrain.run(made, out=tmp_path / "grpo" / "seed-0")
+    capsys.readouterr()
+    wrong_steps.main([str(tmp_path / "grpo"), "--parts", "2"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2 + 2 * 5
+    shares = [float(line.split("|")[4]) for line in lines[2:7]]
+    assert sum(shares) == pytest.approx(1.0, abs=0.01) and shares[0] > 0.2
+    with pytest.raises(SystemExit):
+        wrong_steps.main([str(tmp_path / "grpo"), "--parts", "9"])
+    assert "expected 9 or more" in capsys.readouterr().err
