@@ -1,9 +1,10 @@
 """Paraphrases of problems, written by a model: the column ``paraphrase`` that Co-rewarding reads (arXiv 2508.00410).
 
 A writer is asked for each problem of a file, and sees the problem alone. What it writes is kept where it has the same
-numbers as the problem, counted; is of another wording, but of like length and script; asks something where the problem
-does; and is no other problem of the file. Else it is asked again. Left out: whether a paraphrase means the same, which
-nothing here can tell; and problems that a run on this file would hold out, which need none.
+numbers as the problem, counted; is of another wording, by more than a word or two; is of like length and script; asks
+something where the problem does; and is no other problem of the file. Else it is asked again. Left out: whether a
+paraphrase means the same, which nothing here can tell; and problems that a run on this file would hold out, which need
+none.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
+from difflib import SequenceMatcher
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +30,7 @@ from cotrain.core.verbosity import ProgressPrinter
 from cotrain.data.columns import Row, row_of
 from cotrain.data.files import SPLITS, cut_into_splits, task_of
 from cotrain.data.malformed_rows import Quarantine, RefusedRow
-from cotrain.data.question_text import normal_question
+from cotrain.data.question_text import normal_question, words_in
 from cotrain.data.read_rows import numbered_lines, parse_rows
 from cotrain.distributed.local import LocalBackend
 from cotrain.grading.pool import AnswerGrader
@@ -47,6 +49,7 @@ leave nothing out and add nothing. Do not solve it. Write the new wording alone,
 
 {problem}"""
 SLACK = 40  # characters that a paraphrase may have above twice those of its problem
+MOST_SHARED = 0.9  # of its words, in their order: one word of twenty put in another's place leaves 0.95
 NUMBER_WORDS = {  # without "one", which is a pronoun more often
     **{"two": "2", "three": "3", "four": "4", "five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"},
     **{"ten": "10", "eleven": "11", "twelve": "12", "twenty": "20", "thirty": "30", "forty": "40", "fifty": "50"},
@@ -91,7 +94,13 @@ def count_numbers(text: str) -> Counter[str]:
 
 def wording_of(text: str) -> str:
     """A text by its letters, digits and signs: two texts with the same are of one wording."""
-    return re.sub(r"[\s.,;:!?'\"]+", "", normal_question(text))
+    return re.sub(r"[\s.,;:!?'\"‘’“”«»…]+", "", normal_question(text))
+
+
+def share_of_words(question: str, text: str) -> float:
+    """The share of the words of two texts that both have, in the same order."""
+    words, others = words_in(normal_question(question)), words_in(normal_question(text))
+    return SequenceMatcher(None, words, others, autojunk=False).ratio()
 
 
 def script_of(text: str) -> str:
@@ -111,6 +120,8 @@ def refusal_of(question: str, text: str, others: Collection[str]) -> str | None:
         return "another problem"
     if count_numbers(text) != count_numbers(question):
         return "other numbers"
+    if share_of_words(question, text) > MOST_SHARED:
+        return "nearly the same wording"
     if not len(question) / 2 <= len(text) <= 2 * len(question) + SLACK:
         return "another length"
     if script_of(text) != script_of(question):

@@ -35,6 +35,8 @@ QUESTION = "Tom has 1,200 apples and sells two of them for 2.50 each. How many a
         ("There are 1200 apples, of which Tom sells 2 at 2.50 each. How many does he keep?", None),
         ("", "nothing written"),
         ("TOM has 1,200 apples, and sells two of them for 2.50 each! How many are left?", "same wording"),
+        ("Tom has “1,200” apples … and sells two of them for 2.50 each. How many are left?", "same wording"),
+        ("Tom has 1,200 apples and sells two of them at 2.50 each. How many are left?", "nearly the same wording"),
         ("Ann has 1200 pears and sells 2 for 2.50 each. How many are left?", "another problem"),
         ("There are 1200 apples, of which Tom sells some at 2.50 each. How many does he keep?", "other numbers"),
         ("There are 1200 apples; Tom sells 2 at 2.50 each, and 2 are left. How many does he keep?", "other numbers"),
