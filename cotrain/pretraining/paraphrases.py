@@ -99,8 +99,9 @@ def wording_of(text: str) -> str:
 
 def share_of_words(question: str, text: str) -> float:
     """The share of the words of two texts that both have, in the same order."""
-    words, others = words_in(normal_question(question)), words_in(normal_question(text))
-    return SequenceMatcher(None, words, others, autojunk=False).ratio()
+    question_words = words_in(normal_question(question))
+    text_words = words_in(normal_question(text))
+    return SequenceMatcher(None, question_words, text_words, autojunk=False).ratio()
 
 
 def script_of(text: str) -> str:

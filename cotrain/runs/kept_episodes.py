@@ -1,11 +1,12 @@
 """Episodes of held-out problems that are kept while they are collected, so that a measurement of hours that is stopped
 goes on with the same command (``storage/kept_work.py``).
 
-Problems are collected in batches of about ``BATCH`` episodes, and each batch is a part of the work, unless most of it
-failed. Seeds are those of
-the problems and members, whatever batch they are in. Episodes are returned as their JSON gives them back, also those
-that were collected just now: so a measurement that went on is the same as one that was not stopped. On another device,
-or with another number of threads, rounding may be another one: a note says so.
+Problems are collected in batches of about ``BATCH`` episodes. Each batch is a part of the work, unless most of it
+failed. Seeds are those of the problems and members, whatever batch they are in.
+
+Episodes are returned as their JSON gives them back, also those that were collected just now. So a measurement that went
+on is the same as one that was not stopped. On another device, or with another number of threads, numbers may be rounded
+otherwise; a note says so.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from cotrain.rollout.runner import RolloutRunner
 from cotrain.storage.episode_json import episode_from_json, episode_to_json
 from cotrain.storage.kept_work import KeptWork
 from cotrain.trainer.checks import mostly_failed
-from cotrain.trainer.evaluation import collect_at_once
+from cotrain.trainer.evaluation import EVALUATION_STEP
 
 BATCH = 512  # episodes that are collected, and kept, at a time; more where the members of one problem are more
 
@@ -54,22 +55,20 @@ class EpisodeKeeper:
         *,
         split: str,
         group_size: int,
-        first_position: int = 0,
-        what: str = "sampled",
+        what: str,
     ) -> tuple[Episode, ...]:
-        """As ``trainer/evaluation.py: collect_at_once``, which it calls for each batch that is not kept yet."""
+        """As ``trainer/evaluation.py: collect_at_once``, batch by batch; what is kept is not collected again."""
         problems = max(1, BATCH // group_size)
         episodes: list[Episode] = []
         for start in range(0, len(tasks), problems):
             batch = tasks[start : start + problems]
-            position = first_position + start
-            part_name = _part_name(what, len(batch), position)
+            part_name = _part_name(what, len(batch), start)
             if self._work.has(part_name):
                 kept = self._work.value_of(part_name)
                 self._tell_other_place(kept["place"])
             else:
-                collected = collect_at_once(
-                    runner, protocol, batch, split=split, group_size=group_size, first_position=position, what=what
+                collected = runner.collect(
+                    protocol, batch, step=EVALUATION_STEP, split=split, group_size=group_size, first_position=start
                 )
                 notes = {task.id: runner.set_aside[task.id] for task in batch if task.id in runner.set_aside}
                 kept = {"episodes": _pack(collected), "set_aside": notes, "place": self._place}

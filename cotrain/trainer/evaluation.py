@@ -41,7 +41,6 @@ class CollectHeldOut(Protocol):
         *,
         split: str,
         group_size: int,
-        first_position: int = 0,
         what: str,
     ) -> tuple[Episode, ...]: ...
 
@@ -53,14 +52,10 @@ def collect_at_once(
     *,
     split: str,
     group_size: int,
-    first_position: int = 0,
     what: str,
 ) -> tuple[Episode, ...]:
-    """All episodes in one batch, of which nothing is kept. ``first_position``: of the first of these problems among all
-    that are measured."""
-    return runner.collect(
-        protocol, tasks, step=EVALUATION_STEP, split=split, group_size=group_size, first_position=first_position
-    )
+    """All episodes in one batch, of which nothing is kept."""
+    return runner.collect(protocol, tasks, step=EVALUATION_STEP, split=split, group_size=group_size)
 
 
 def measure_protocol(

@@ -79,17 +79,17 @@ def test_many_samples_of_a_run_go_on_where_they_stopped(run_to_measure, tmp_path
     """Hours of ``eval --samples`` were lost. Killed in its second batch and in its greedy answers, it says the same in
     the end, and nothing is collected twice."""
     monkeypatch.setattr(kept_episodes, "BATCH", 8)
-    collect = kept_episodes.collect_at_once
+    collect = RolloutRunner.collect
     collected = []
 
-    def collect_or_stop(runner, protocol, tasks, *, what, **more):
+    def collect_or_stop(runner, protocol, tasks, **more):
         if len(collected) in stops:
             stops.remove(len(collected))
             raise KeyboardInterrupt
-        collected.append((what, [task.id for task in tasks]))
-        return collect(runner, protocol, tasks, what=what, **more)
+        collected.append((more["group_size"], [task.id for task in tasks]))
+        return collect(runner, protocol, tasks, **more)
 
-    monkeypatch.setattr(kept_episodes, "collect_at_once", collect_or_stop)
+    monkeypatch.setattr(RolloutRunner, "collect", collect_or_stop)
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     for folder in (whole, broken):
         shutil.copytree(run_to_measure, folder)
@@ -126,7 +126,7 @@ def test_samples_that_are_made_elsewhere_are_said_to_be(run_to_measure, tmp_path
     monkeypatch.setattr(kept_episodes, "BATCH", 2)
     folder = tmp_path / "run"
     shutil.copytree(run_to_measure, folder)
-    collect = kept_episodes.collect_at_once
+    collect = RolloutRunner.collect
     n_collected = 0
 
     def collect_or_stop(*arguments, **more):
@@ -136,7 +136,7 @@ def test_samples_that_are_made_elsewhere_are_said_to_be(run_to_measure, tmp_path
             raise KeyboardInterrupt
         return collect(*arguments, **more)
 
-    monkeypatch.setattr(kept_episodes, "collect_at_once", collect_or_stop)
+    monkeypatch.setattr(RolloutRunner, "collect", collect_or_stop)
     with pytest.raises(KeyboardInterrupt):
         opening.evaluate(folder, tasks=3, samples=2, device="cpu", say=lambda line: None)
     threads = torch.get_num_threads()
