@@ -47,7 +47,10 @@ def kind_of(step: str, reason: str) -> str:
 
 def steps_of(episode: Episode) -> Iterator[tuple[str, list[bool]]]:
     """The kind of each step of the solution, and what the readable reviews say of it."""
-    (solution,) = [trace for trace in episode.traces if trace.role == "solver"]
+    solutions = [trace for trace in episode.traces if trace.role == "solver"]
+    if len(solutions) != 1:
+        return  # it broke off, or the protocol is not one of a single solution
+    solution = solutions[0]
     steps = solution.findings.get("steps", [])
     reasons = solution.metadata.get("step_reasons", [])
     if len(reasons) != len(steps):
@@ -69,13 +72,19 @@ def count_steps(episodes: Sequence[Episode]) -> Counts:
 
 
 def count_run(run: Path, parts: int) -> list[Counts]:
-    """The counts of each part of a run. Raises DataError where it has no step for each part."""
+    """The counts of each part of a run. Raises DataError where a part has no step that was judged."""
     steps = sorted({row["step"] for row in read_jsonl(run / "metrics.jsonl") if "kind" not in row and row["step"] >= 0})
     if len(steps) < parts:
         raise DataError(f"{run} has {len(steps)} training steps; expected {parts} or more, or lower --parts")
     ledger = Ledger(run / "episodes")
     ends = [part * len(steps) // parts for part in range(parts + 1)]
-    return [count_steps([e for step in steps[a:b] for e in ledger.read(step)]) for a, b in pairwise(ends)]
+    counts = [count_steps([e for step in steps[a:b] for e in ledger.read(step)]) for a, b in pairwise(ends)]
+    if not all(any(kind["steps"] for kind in part.values()) for part in counts):
+        raise DataError(
+            f"{run}: a part of it has no solution whose steps the truth judged; "
+            "expected word problems with one solver, and rollouts that are stored"
+        )
+    return counts
 
 
 def count_arm(arm: Path, parts: int) -> list[list[Counts]]:

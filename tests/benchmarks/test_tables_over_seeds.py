@@ -12,6 +12,7 @@ import pytest
 
 import cotrain
 from cotrain.core.types import Episode, Trace
+from cotrain.data.files import JsonlTasks
 from cotrain.recipes.grpo import grpo
 from tests.helpers import EASY, TINY
 from tests.sentences import refuses
@@ -220,3 +221,13 @@ def test_wrong_steps_are_read_from_the_rollouts_of_a_run(tmp_path: Path, capsys:
     with pytest.raises(SystemExit):
         wrong_steps.main([str(tmp_path / "grpo"), "--parts", "9"])
     assert "expected 9 or more" in capsys.readouterr().err
+
+
+@pytest.mark.whole
+def test_problems_whose_steps_nobody_judges_have_no_steps_to_count(tmp_path: Path) -> None:
+    file = tmp_path / "sums.jsonl"
+    file.write_text("".join(f'{{"question": "What is {n} + 1?", "answer": "{n + 1}"}}\n' for n in range(40)))
+    made = grpo(model=TINY, tasks=JsonlTasks(file), kl=0.0, steps=2, tasks_per_step=2, group_size=2, evaluation_tasks=1)
+    cotrain.run(made, out=tmp_path / "grpo" / "seed-0")
+    with refuses("E_DATA", names="expected word problems with one solver"):
+        wrong_steps.count_arm(tmp_path / "grpo", parts=2)
