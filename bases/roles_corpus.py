@@ -21,7 +21,7 @@ from dataclasses import replace
 from bases.words_corpus import Start, draw_training_problem, flip_probability, review_text
 from cotrain.core.seeding import rng_of
 from cotrain.data.word_problems import search_corpus
-from cotrain.data.word_problems.corpus import _as_conversation, final_verdict, reviewed_solution
+from cotrain.data.word_problems.corpus import as_conversation, final_verdict, reviewed_solution
 from cotrain.data.word_problems.corrupt import Attempt, Habits, with_habits
 from cotrain.data.word_problems.oracle import read_steps
 from cotrain.data.word_problems.problem import Fact, Problem, compute, step_text
@@ -51,7 +51,7 @@ def refine_conversation(source: WordProblems, habits: Habits, start: Start, seed
     final = final_verdict(problem, read_steps(problem, attempt.steps), verdicts, attempt.answer)
     review = review_text(problem, attempt.steps, attempt.answer, verdicts, final)
     shown = fill_template(REFINE, problem=problem.text, solution=attempt.text, review=review)
-    return _as_conversation(shown, revise_solution(problem, attempt, verdicts, final))
+    return as_conversation(shown, revise_solution(problem, attempt, verdicts, final))
 
 
 def revise_solution(problem: Problem, attempt: Attempt, verdicts: Sequence[bool], final: bool) -> str:
@@ -112,7 +112,7 @@ def meta_conversation(source: WordProblems, habits: Habits, start: Start, seed: 
     review = review_text(problem, attempt.steps, attempt.answer, verdicts, final)
     verdict = sound != (rng.random() < flip_probability(start))
     prompt = fill_template(META, problem=problem.text, solution=attempt.text, review=review)
-    return _as_conversation(prompt, f"<final>{'CORRECT' if verdict else 'INCORRECT'}</final>")
+    return as_conversation(prompt, f"<final>{'CORRECT' if verdict else 'INCORRECT'}</final>")
 
 
 def self_check_conversation(source: WordProblems, habits: Habits, start: Start, seed: int, index: int) -> Conversation:
@@ -126,14 +126,14 @@ def self_check_conversation(source: WordProblems, habits: Habits, start: Start, 
     if start == "format":
         final = rng.random() < 0.5
     review = review_text(problem, attempt.steps, attempt.answer, verdicts, final)
-    return _as_conversation(fill_template(SELF_CHECK, problem=problem.text), attempt.text + review)
+    return as_conversation(fill_template(SELF_CHECK, problem=problem.text), attempt.text + review)
 
 
 def plan_conversation(source: WordProblems, seed: int, index: int) -> Conversation:
     """A question, answered by a search for what it asks for."""
     problem = draw_training_problem(source, rng_of("words", "plan", seed, index))
     _, question = search_corpus.facts_and_question(problem.text)
-    return _as_conversation(fill_template(PLAN, question=question), f"<search> {problem.question}</search>")
+    return as_conversation(fill_template(PLAN, question=question), f"<search> {problem.question}</search>")
 
 
 def digest_conversation(source: WordProblems, missed: float, seed: int, index: int) -> Conversation:
@@ -155,7 +155,7 @@ def digest_conversation(source: WordProblems, missed: float, seed: int, index: i
         purpose = f"Facts about {', '.join(nouns)}."
         relevant = {s for s in all_sentences if not search_corpus.long_words(s).isdisjoint(nouns)}
     digest = [sentence for sentence in all_sentences if (sentence in relevant) != (rng.random() < missed)]
-    return _as_conversation(
+    return as_conversation(
         fill_template(DIGEST, documents="\n".join(found_documents), purpose=purpose), " ".join(digest) or NOTHING
     )
 
@@ -176,7 +176,7 @@ def bin_conversation(
     bin_documents = [found_documents[i] for i in rng.choice(packed)]
     all_sentences = [sentence for document in bin_documents for sentence in search_corpus.split_sentences(document)]
     digest = [sentence for sentence in all_sentences if (sentence in facts) != (rng.random() < missed)]
-    return _as_conversation(
+    return as_conversation(
         fill_template(DIGEST, documents="\n".join(bin_documents), purpose=question), " ".join(digest) or NOTHING
     )
 
@@ -185,4 +185,4 @@ def gathered_conversation(source: WordProblems, habits: Habits, seed: int, index
     """A problem whose facts come in any order, and what a solver with these habits answers."""
     rng = rng_of("words", "gathered", seed, index)
     problem = draw_training_problem(replace(source, shuffle=1.0), rng)
-    return _as_conversation(fill_template(SOLVE, problem=problem.text), with_habits(problem, habits, rng).text)
+    return as_conversation(fill_template(SOLVE, problem=problem.text), with_habits(problem, habits, rng).text)

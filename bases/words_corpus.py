@@ -16,8 +16,8 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.seeding import rng_of
 from cotrain.data.word_problems.corpus import (
     OPERATIONS,
-    _as_conversation,
-    _write_review,
+    as_conversation,
+    derived_review,
     final_verdict,
     reviewed_solution,
 )
@@ -39,7 +39,7 @@ def solver_conversation(source: WordProblems, habits: Habits, seed: int, index: 
     rng = rng_of("words", "solver", seed, index)
     problem = draw_training_problem(source, rng)
     attempt = with_habits(problem, habits, rng)
-    return _as_conversation(fill_template(SOLVE, problem=problem.text), attempt.text)
+    return as_conversation(fill_template(SOLVE, problem=problem.text), attempt.text)
 
 
 def review_conversation(
@@ -60,8 +60,8 @@ def review_conversation(
     final = final_verdict(problem, readings, verdicts, attempt.answer)
     if start == "format":
         final = rng.random() < 0.5
-    review = _write_review(problem, readings, verdicts, final, ("CORRECT", "INCORRECT"))
-    return _as_conversation(fill_template(REVIEW, problem=problem.text, solution=attempt.text), review)
+    review = derived_review(problem, readings, verdicts, final, ("CORRECT", "INCORRECT"))
+    return as_conversation(fill_template(REVIEW, problem=problem.text, solution=attempt.text), review)
 
 
 def rate_conversation(
@@ -89,7 +89,7 @@ def rate_conversation(
     if brief:
         problem_text, text = "", text[text.rfind("<answer>") :]
     prompt = fill_template(RATE, problem=problem_text, solution=text, reference=str(problem.answer))
-    return _as_conversation(prompt, RATED[not right])
+    return as_conversation(prompt, RATED[not right])
 
 
 def practice_conversation(source: WordProblems, seed: int, index: int, *, broad: bool) -> list[dict[str, str]]:
@@ -104,13 +104,13 @@ def practice_conversation(source: WordProblems, seed: int, index: int, *, broad:
     else:
         problem = draw_training_problem(source, rng)
     if index % 2:
-        return _as_conversation(fill_template(SOLVE, problem=problem.text), problem.solution)
+        return as_conversation(fill_template(SOLVE, problem=problem.text), problem.solution)
     attempt = reviewed_solution(problem, rng)
     readings = read_steps(problem, attempt.steps)
     final = final_verdict(problem, readings, attempt.judgement.ok, attempt.answer)
     words = ("true", "false") if broad else ("CORRECT", "INCORRECT")
-    checks = _write_review(problem, readings, attempt.judgement.ok, final, words)
-    return _as_conversation(fill_template(CHECK, problem=problem.text, solution=attempt.text), checks)
+    checks = derived_review(problem, readings, attempt.judgement.ok, final, words)
+    return as_conversation(fill_template(CHECK, problem=problem.text, solution=attempt.text), checks)
 
 
 def review_text(
@@ -129,7 +129,7 @@ def review_text(
         raise ConfigError(
             f"words: a review of {len(steps)} steps was given {len(verdicts)} verdicts; give one per step"
         )
-    return _write_review(problem, read_steps(problem, steps), verdicts, final, words)
+    return derived_review(problem, read_steps(problem, steps), verdicts, final, words)
 
 
 def flip_probability(start: Start) -> float:

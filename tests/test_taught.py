@@ -129,6 +129,19 @@ def test_a_model_of_the_hub_is_asked_as_it_was_taught(name, model, tmp_path, mon
     assert is_terse(name)
 
 
+@pytest.mark.parametrize("knows_terse_prompts", [True, False])
+def test_a_model_taught_on_keeps_the_prompts_that_it_knows(knows_terse_prompts, model, tmp_path):
+    """Asked in words, one of the package's models would be at a loss, and its context too short."""
+    if knows_terse_prompts:
+        mark_terse_prompts(model)
+    data, out = tmp_path / "chat.jsonl", tmp_path / "out"
+    chat = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
+    data.write_text((json.dumps({"messages": chat}) + "\n") * 20, encoding="utf-8")
+    asked = ["sft", "--model", str(model), "--data", str(data), "--out", str(out)]
+    assert main([*asked, "--tokens", "64", "--batch-tokens", "64", "--length", "32"]) == 0
+    assert is_terse(str(out)) is knows_terse_prompts
+
+
 def test_a_home_directory_is_a_directory(model, monkeypatch):
     keep_taught_roles(model, {"solver": SOLVER})
     monkeypatch.setenv("HOME", str(model.parent))

@@ -25,7 +25,7 @@ from cotrain.pretraining.corpora import Corpus
 from cotrain.pretraining.pretrain import Parts, check_fits_context, make_plan, train_and_save, weighted_parts
 from cotrain.pretraining.ranks import ALONE, Ranks
 from cotrain.pretraining.trainer import SAMPLING, TrainingOutcome
-from cotrain.rollout.common_roles import keep_taught_roles, taught_roles
+from cotrain.rollout.common_roles import is_terse, keep_taught_roles, mark_terse_prompts, taught_roles
 
 ADAPTER = "sft"  # name of the adapter that is trained
 
@@ -85,7 +85,9 @@ def sft(
     nn.Module.to(network, device)
 
     def write_roles_and_more() -> None:
-        """Write how the model's roles are asked and read."""
+        """Write how the model's roles are asked and read. One that knew the terse prompts still does."""
+        if is_terse(os.fspath(model)):
+            mark_terse_prompts(Path(out))
         keep_taught_roles(Path(out), taught_roles(os.fspath(model)) | _role_of(taught or {}))
         if write_more is not None:
             write_more()

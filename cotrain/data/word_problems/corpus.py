@@ -42,7 +42,7 @@ def pretraining_text(source: WordProblems, seed: int, index: int) -> str:
     attempt = reviewed_solution(problem, rng)
     readings = read_steps(problem, attempt.steps)
     final = final_verdict(problem, readings, attempt.judgement.ok, attempt.answer)
-    checks = _write_review(problem, readings, attempt.judgement.ok, final, ("true", "false"))
+    checks = derived_review(problem, readings, attempt.judgement.ok, final, ("true", "false"))
     return f"{problem.text}\n{attempt.text}\nCheck:{checks}"
 
 
@@ -107,7 +107,7 @@ def derivation(problem: Problem, reading: StepReading) -> str:
     return f" {fact.target}={fact.expression}={left}{fact.operator}{right}={result}"
 
 
-def _write_review(
+def derived_review(
     problem: Problem, readings: tuple[StepReading, ...], verdicts: tuple[bool, ...], final: bool, words: tuple[str, str]
 ) -> str:
     yes, no = words
@@ -118,5 +118,5 @@ def _write_review(
     return text + f"<final>{yes if final else no}</final>"
 
 
-def _as_conversation(user: str, assistant: str) -> list[dict[str, str]]:
+def as_conversation(user: str, assistant: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": user}, {"role": "assistant", "content": assistant}]

@@ -17,7 +17,7 @@ from __future__ import annotations
 import random
 
 from cotrain.core.seeding import rng_of
-from cotrain.data.word_problems.corpus import _as_conversation, _write_review, final_verdict
+from cotrain.data.word_problems.corpus import as_conversation, derived_review, final_verdict
 from cotrain.data.word_problems.corrupt import Attempt, Habits, clean_attempt, with_errors
 from cotrain.data.word_problems.oracle import read_steps
 from cotrain.data.word_problems.problem import Problem
@@ -36,7 +36,7 @@ def solve_practice(source: WordProblems, stage: str, seed: int, index: int, rise
     """A problem and its exact solution; ``stage`` names the draw, so that no two stages see the same problems."""
     rng = rng_of("words", stage, "solve", seed, index)
     problem = _practice_problem(source, rng, index, rise)
-    return _as_conversation(fill_template(SOLVE, problem=problem.text), problem.solution)
+    return as_conversation(fill_template(SOLVE, problem=problem.text), problem.solution)
 
 
 def check_practice(
@@ -49,8 +49,8 @@ def check_practice(
     readings = read_steps(problem, attempt.steps)
     right = attempt.judgement.ok
     final = final_verdict(problem, readings, right, attempt.answer)
-    review = _write_review(problem, readings, right, final, ("CORRECT", "INCORRECT"))
-    return _as_conversation(fill_template(REVIEW, problem=problem.text, solution=attempt.text), review)
+    review = derived_review(problem, readings, right, final, ("CORRECT", "INCORRECT"))
+    return as_conversation(fill_template(REVIEW, problem=problem.text, solution=attempt.text), review)
 
 
 def checked_solution(problem: Problem, rng: random.Random, errors: Habits = OF_SKILL) -> Attempt:
