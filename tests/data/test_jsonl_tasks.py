@@ -255,7 +255,7 @@ def test_few_test_problems_are_told(tmp_path):
     assert note.startswith("note: 4 test problems: ") and "test.jsonl" in note
     enough = JsonlTasks(write(tmp_path / "b.jsonl", rows))
     assert few_test_problems_note(enough) == [] and few_test_problems_note(WordProblems()) == []
-    half_answered = PartlyLabelled(few, count=2)
+    half_answered = PartlyLabelled(targets=few, count=2)
     assert "test.jsonl" in few_test_problems_note(half_answered)[0]
     few.close()
     enough.close()
