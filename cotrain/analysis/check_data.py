@@ -36,7 +36,7 @@ from cotrain.core.statistics import FEW_TESTED
 from cotrain.core.types import UNLABELLED, ParseFailure, has_split
 from cotrain.core.verbosity import ProgressPrinter
 from cotrain.data.columns import ANY, Schema, row_of
-from cotrain.data.few_problems import few_test_problems_text
+from cotrain.data.few_problems import few_test_rows_text
 from cotrain.data.files import SPLITS, JsonlTasks, cut_into_splits
 from cotrain.data.labels import with_labels
 from cotrain.data.malformed_rows import Quarantine
@@ -139,11 +139,13 @@ class LintReport:
             splits = ", ".join(f"{count} {split}" for split, count in self.seen["splits"].items())
             question, answer = (_quoted_columns(self.seen[name]) for name in ("question", "answer"))
             out.append(f"a run sees: question from {question}, answer from {answer}; {splits}")
-            out.append("    {first_question!r:.160} → {first_answer!r:.60}".format(**self.seen))
+            first_answer = self.seen["first_answer"]
+            shown_answer = "none" if first_answer is None else f"{first_answer!r:.60}"
+            out.append(f"    {self.seen['first_question']!r:.160} → {shown_answer}")
             if empty := [split for split in self.seen["needed"] if not self.seen["splits"][split]]:
                 out.append(
-                    f"    by itself refused by a run, since no row falls to {' and '.join(empty)}: bring more rows, or "
-                    "a directory with train.jsonl and test.jsonl"
+                    f"    a run on this file alone is refused, since no row falls to {' and '.join(empty)}: bring more "
+                    "rows, or a directory with train.jsonl and test.jsonl"
                 )
 
         if self.code:
@@ -345,7 +347,7 @@ def _find_few_problems(splits: Mapping[str, Any]) -> list[DataFault]:
 
     tested = splits.get("test")
     if isinstance(tested, int) and 0 < tested < FEW_TESTED:
-        faults.append(DataFault(level="warning", kind=FEW, meaning=few_test_problems_text(tested), where=()))
+        faults.append(DataFault(level="warning", kind=FEW, meaning=few_test_rows_text(tested), where=()))
 
     trained = splits.get("train")
     drawn = RunConfig().tasks_per_step

@@ -29,9 +29,9 @@ def why(words: Sequence[str]) -> int:
     with as_run_directory(Path(args.directory)) as directory:
         run = open_run(directory)
         if args.rollout is None:
-            rows = disagreements(run)
+            rows, n_compared = disagreements(run)
             width = shutil.get_terminal_size().columns
-            lines = disagreement_lines(rows, width, own_run=not run.is_foreign)
+            lines = disagreement_lines(rows, n_compared, width, own_run=not run.is_foreign)
             print(json.dumps(rows) if args.json else "\n".join(lines))
             return 0
         rollout, role = find_rollout(run, args.rollout)

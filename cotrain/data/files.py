@@ -115,7 +115,9 @@ class JsonlTasks:
         question, answer = next(rows[0].columns for rows in self._rows.values() if rows)
         notes: list[str] = []
         if unanswered:
-            notes.append(f"{len(unanswered)} problems have no answer, {self.size('train')} for training have one")
+            answered = self.size("train")
+            others = f"; {answered} of those with one are for training" if answered else ""
+            notes.append(f"{len(unanswered)} problems have no answer{others}")
         if (question, answer) not in (("question", "answer"), ("question", ""), self._columns):
             notes.append(f"the question is read from {question!r}, the answer from {answer or 'none'!r}")
         return [f"note: {self.path}: {note}" for note in [*notes, *self._file_notes(), *self._column_notes()]]

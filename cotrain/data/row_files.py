@@ -86,11 +86,16 @@ def _file_ending(path: Path) -> str:
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
+def _may_be_data(name: str) -> bool:
+    """Whether a name is that of a file with rows, or of a directory."""
+    return _file_ending(Path(name)) in (*FORMATS, *LINE_ENDINGS)
+
+
 def _check_is_file(path: Path) -> None:
     """Raise DataError for what is no regular file, with the one that may be meant."""
     if not os.path.lexists(path):
         neighbours = os.listdir(path.parent) if os.path.isdir(path.parent) else []
-        near = nearest_file(path.name, neighbours)
+        near = nearest_file(path.name, filter(_may_be_data, neighbours))
         hint = f"; did you mean {near!r}?" if near else ""
         raise DataError(f"{path}: no such file or directory{hint}", code="E_DATA_FILE_MISSING")
     if os.path.isfile(path):

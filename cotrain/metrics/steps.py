@@ -16,7 +16,7 @@ from typing import Any
 
 from cotrain.core.entropy import nats_of
 from cotrain.core.late import np
-from cotrain.core.notes import ANSWER, CALLS, CORRECT, FAILURE, FINAL, MEASURED, PAYER_SAID, STEP_OK, VERDICTS
+from cotrain.core.notes import ANSWER, CALLS, CORRECT, FAILURE, FINAL, MEASURED, PAYER_SAID, PROBLEM, STEP_OK, VERDICTS
 from cotrain.core.types import BROKEN_OFF, TOO_LONG, Episode, Trace, kind_of_failure
 from cotrain.metrics.clusters import sums_of
 from cotrain.metrics.heldout import BASE_RATE, CALLED_RIGHT, GAP, WRONG_STEP, review_counts, trajectories_in
@@ -88,9 +88,10 @@ def failure_figures(trajectories: Sequence[Trace]) -> Figures:
 
 
 def comments_on_traces(traces: Sequence[Trace]) -> bool:
-    """Whether this role comments on other traces. A refinement has a parent too, but has an answer of its own."""
+    """Whether this role comments on other traces. A refinement has a parent too, but it answers a problem, whether or
+    not its answer can be read."""
     about = any(t.parent is not None or t.score is not None for t in traces)
-    return about and not any(ANSWER.is_in(t) for t in traces)
+    return about and not any(PROBLEM.is_in(t) or ANSWER.is_in(t) for t in traces)
 
 
 def gives_verdicts(traces: Sequence[Trace]) -> bool:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 EXTRA_HEADLINES = {"fixed/balanced_accuracy", "fixed/step_balanced_accuracy", "ood_length/pass@1"}
 EXCLUDED_SHARES = {"failed", "broken_off"}  # shares of answers that no other figure counts; printed beside the others
+OF_WEIGHTS = {"update_sparsity", "update_sparsity_1e-5"}  # no figures of held-out problems; summary.json has them
 
 
 def outcome_lines(outcome: RunResult) -> list[str]:
@@ -71,7 +72,7 @@ def summary_keys(figures: Iterable[str]) -> list[str]:
             excluded_shares.append(key)
         elif name in EXTRA_HEADLINES or is_headline(name):
             headlines.append(key)
-        else:
+        elif name not in OF_WEIGHTS:
             others.append(key)
     return [*(headlines or others), *excluded_shares]
 

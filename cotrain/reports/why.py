@@ -20,16 +20,18 @@ INDENT = "    "
 MOST_DIFFERING = 20  # answers that are listed
 
 
-def disagreements(run: RunView) -> list[dict[str, Any]]:
-    """All answers whose verdict is not the truth, the latest steps first."""
+def disagreements(run: RunView) -> tuple[list[dict[str, Any]], int]:
+    """All answers whose verdict is not the truth, the latest steps first; and how many have both."""
     rollouts = run.rollouts
     disagreeing: list[dict[str, Any]] = []
+    n_compared = 0
     n_seen = 0
     while rollouts.read_some():  # the ledger's latest steps first
         rows, problems, _ = rollouts.known_rows()
         for row in rows[n_seen:]:
             cell = dict(zip(FIELDS, row, strict=True))
             is_known = cell["right"] is not None and cell["said"] is not None
+            n_compared += is_known
             if is_known and cell["right"] != cell["said"]:
                 disagreeing.append(
                     {
@@ -42,17 +44,22 @@ def disagreements(run: RunView) -> list[dict[str, Any]]:
                 )
 
         n_seen = len(rows)
-    return disagreeing
+    return disagreeing, n_compared
 
 
-def disagreement_lines(rows: Sequence[dict[str, Any]], width: int, *, own_run: bool) -> list[str]:
+def disagreement_lines(rows: Sequence[dict[str, Any]], n_compared: int, width: int, *, own_run: bool) -> list[str]:
     """Their number, and a line of at most ``width`` characters for each of the latest.
 
-    ``own_run``: whether to say that addresses count steps from 0, and texts from 1. Of other trainers' runs it is not
-    known from where they count.
+    ``n_compared``: how many answers have a verdict and a truth. ``own_run``: whether to say that addresses count steps
+    from 0, and texts from 1. Of other trainers' runs it is not known from where they count.
     """
+    if not n_compared:
+        return [
+            "no answer has both a verdict and a truth, so there is nothing to compare",
+            "`cotrain why DIR STEP:TASK:MEMBER` shows one answer, such as 0:0:0",
+        ]
     if not rows:
-        return ["nowhere do judge and truth differ, as far as both are known"]
+        return [f"judge and truth agree on {count_of(n_compared, 'answer')}, all that have both"]
     listed = rows[:MOST_DIFFERING]
     count = count_of(len(rows), "answer") if len(listed) == len(rows) else f"{len(listed)} of {len(rows)} answers"
     from_0 = "; addresses count from 0, so that 0:0:0 is of step 1" if own_run else ""

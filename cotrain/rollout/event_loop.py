@@ -28,7 +28,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -352,11 +352,24 @@ def _report_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> N
     """Print what asyncio finds out too late to raise it, such as a failure of a task that nobody awaited."""
     from cotrain.core.user_code import failure_of
 
+    if closes_behind_its_loop(context):
+        return
     note = str(context["message"])
     error = context.get("exception")
     if isinstance(error, BaseException):
         note += f": {failure_of(error)}"
     print_note(note)
+
+
+def closes_behind_its_loop(context: Mapping[str, Any]) -> bool:
+    """Whether asyncio reports a client that its owner never closed. Such a client is closed when it is collected as
+    garbage, in whatever loop runs just then, and fails where its own loop is closed already. Nothing is lost by it."""
+    error = context.get("exception")
+    task = context.get("future")
+    if not isinstance(task, asyncio.Task) or not isinstance(error, RuntimeError):
+        return False
+    coroutine_name = getattr(task.get_coro(), "__name__", "")
+    return coroutine_name in ("aclose", "close") and str(error) == "Event loop is closed"
 
 
 Events = list[tuple[selectors.SelectorKey, int]]

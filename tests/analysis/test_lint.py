@@ -136,7 +136,7 @@ def test_a_file_with_too_few_rows_for_a_run_says_so(tmp_path, capsys):
         assert main(["check", "data", str(write(tmp_path / name, *rows[:count]))]) == 0
         return capsys.readouterr().out
 
-    assert "by itself refused by a run, since no row falls to test" in said_of(1)
+    assert "a run on this file alone is refused, since no row falls to test" in said_of(1)
     of_eight = said_of(8)
     assert "warning: few: 1 test problem: the figures before and after say next to nothing" in of_eight
     assert "--tasks-per-step 6" in of_eight and of_eight.endswith("0 errors, 2 warnings\n")
@@ -228,7 +228,7 @@ def test_problems_without_any_answer_need_those_of_another_file(tmp_path, capsys
     said = capsys.readouterr().out
     run = with_labels(JsonlTasks(file, unanswered=True), str(solved), seed=0)
     sizes = [f"{run.size(split)} {split}" for split in ("train", "validation", "test", "unlabelled")]
-    assert "answer from none" in said and ", ".join(sizes) in said and "40 unlabelled" in said
+    assert "answer from none" in said and "' → none\n" in said and ", ".join(sizes) in said and "40 unlabelled" in said
     assert f"--labelled {solved}: 60 rows" in said and "0 train" not in said
 
 

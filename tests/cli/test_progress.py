@@ -14,7 +14,7 @@ from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.tango import tango
-from cotrain.reports.summary import summary_keys
+from cotrain.reports.summary import summary_keys, summary_lines
 from cotrain.runs.choose_formats import probe_answers, probe_tasks
 from cotrain.trainer.failures import stop_on_signal
 from tests.helpers import EASY, TINY
@@ -72,6 +72,15 @@ def test_what_the_figures_leave_out_stands_beside_them_and_never_alone():
         "solver/failed",
     ]
     assert summary_keys(["broken_off", "solver/pass@1", "solver/read"]) == ["solver/pass@1", "broken_off"]
+
+
+def test_how_many_weights_changed_is_no_figure_of_held_out_problems():
+    """It came first in the table of a run without headlines, and a run that measured nothing did not say so."""
+    sparsity = ["generator/update_sparsity", "generator/update_sparsity_1e-5"]
+    assert summary_keys([*sparsity, "solver/metadata/rollout_reward"]) == ["solver/metadata/rollout_reward"]
+    after = {key: {"value": 1.0, "low": 1.0, "high": 1.0, "n": 9} for key in sparsity}
+    (_, said) = summary_lines({"recipe": "agent", "steps": 2, "seed": 0, "before": {}, "after": after})
+    assert said.startswith("nothing was measured")
 
 
 def test_a_signal_is_answered_at_once(capfd):

@@ -96,6 +96,14 @@ def test_missing_file_names_no_other_one(tmp_path):
         next(lines_of(tmp_path / "sum.jsonl"))
 
 
+def test_a_missing_data_file_is_not_taken_for_a_program(tmp_path):
+    """`--data nofile.csv` was answered with "did you mean 'my_file.py'?"."""
+    (tmp_path / "my_file.py").write_text("")
+    with refuses("E_DATA_FILE_MISSING") as refused:
+        next(lines_of(tmp_path / "nofile.csv"))
+    assert "my_file.py" not in str(refused.value)
+
+
 def test_unknown_recipe_lists_all_of_them():
     from cotrain.config.registry import recipe_names
 

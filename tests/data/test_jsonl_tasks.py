@@ -13,9 +13,11 @@ from cotrain.core.types import Grade
 from cotrain.data.columns import Row, without_calculator
 from cotrain.data.few_problems import few_test_problems_note
 from cotrain.data.files import SPLITS, JsonlTasks, benchmark_tasks, split_of
+from cotrain.data.labels import PartlyLabelled
 from cotrain.data.read_rows import read_rows, row_reader
 from cotrain.data.word_problems.source import WordProblems
 from cotrain.formats.solutions import tagged_solution
+from cotrain.recipes.alphaproof.variants import Variants
 from cotrain.recipes.grpo import grpo
 from tests.sentences import refuses
 
@@ -253,8 +255,15 @@ def test_few_test_problems_are_told(tmp_path):
     assert note.startswith("note: 4 test problems: ") and "test.jsonl" in note
     enough = JsonlTasks(write(tmp_path / "b.jsonl", rows))
     assert few_test_problems_note(enough) == [] and few_test_problems_note(WordProblems()) == []
+    half_answered = PartlyLabelled(targets=few, count=2)
+    assert "test.jsonl" in few_test_problems_note(half_answered)[0]
     few.close()
     enough.close()
+
+
+def test_a_source_without_a_file_is_not_told_to_give_more_rows():
+    (note,) = few_test_problems_note(Variants(source_settings={"operations": (7, 8)}, split="test", index=2))
+    assert note == "note: 1 test problem: the figures before and after say next to nothing"
 
 
 def test_a_description_builds_the_same_source_and_notices_changes(tmp_path):

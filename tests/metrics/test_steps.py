@@ -223,6 +223,16 @@ def test_who_judges():
     assert not comments_on_traces([trace()]) and comments_on_traces([trace(score=1.0)])
 
 
+def test_a_refiner_none_of_whose_answers_can_be_read_is_no_verifier():
+    """It was: its accuracy was missing, and an alarm advised another --verdict."""
+    unread = {"problem": "1 + 1?", "failure": "stray tag"}
+    refinements = [trace("refiner", parent="a", parsed=unread, correct=False)]
+    row = role_metrics([Episode(step=0, task=0, member=0, task_id="t", traces=tuple(refinements))], ["refiner"])
+    assert row["refiner/accuracy"] == 0.0
+    assert row["refiner/parse_failures"] == 1.0
+    assert "refiner/base_rate" not in row
+
+
 def test_a_row_has_truth_for_solvers_and_verdict_rates_for_judges():
     played = (
         trace(parsed={"answer": "3"}, correct=True),

@@ -2,6 +2,7 @@
 it does wrong is counted."""
 
 import asyncio
+import gc
 import json
 import math
 import subprocess
@@ -509,6 +510,30 @@ def test_the_openai_client_asks_and_streams(executor):
 
     (episode,) = play(executor, talk)
     assert episode.failure is None and [len(trace.turns) for trace in episode.traces] == [2]
+
+
+@pytest.mark.whole
+def test_clients_that_an_agent_leaves_open_are_no_errors_of_others(executor, capfd, caplog):
+    """The agent of the page printed tracebacks, "Event loop is closed", from other rollouts and from the run."""
+    openai = pytest.importorskip("openai")
+
+    async def ask_and_leave(problem, base_url, api_key):
+        client = openai.AsyncOpenAI(base_url=base_url, api_key=api_key, max_retries=0)
+        said = await client.chat.completions.create(
+            model="solver", messages=[{"role": "user", "content": problem}], max_tokens=4
+        )
+        return said.choices[0].message.content
+
+    async def collect_garbage(problem, base_url, api_key):
+        answer = await ask_and_leave(problem, base_url, api_key)
+        gc.collect()  # those of the first rollouts
+        await asyncio.sleep(0.05)
+        gc.collect()  # the tasks that failed to close them
+        return answer
+
+    play(executor, ask_and_leave, group_size=3)
+    play(executor, collect_garbage)
+    assert "Event loop is closed" not in capfd.readouterr().err + caplog.text
 
 
 @pytest.mark.whole

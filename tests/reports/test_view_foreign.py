@@ -33,6 +33,20 @@ def test_why_lists_where_judge_and_truth_differ(capsys):
     assert [one["rollout"] for one in json.loads(capsys.readouterr().out)] == ["1:0:1", "1:1:1"]
 
 
+def test_why_tells_agreement_from_nothing_to_compare(tmp_path, capsys):
+    """A run without a verifier was said to have no answer on which judge and truth differ."""
+    rows = [{"prompt": f"What is {n} + 1?", "completion": f"\\boxed{{{n + 1}}}", "reward": 1.0} for n in range(3)]
+    without_truth, agreeing = tmp_path / "rollouts.jsonl", tmp_path / "graded.jsonl"
+    without_truth.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    agreeing.write_text("".join(json.dumps(row | {"correct": True}) + "\n" for row in rows))
+    assert main(["why", str(without_truth)]) == 0
+    nothing, how = capsys.readouterr().out.splitlines()
+    assert nothing == "no answer has both a verdict and a truth, so there is nothing to compare"
+    assert "0:0:0" in how
+    assert main(["why", str(agreeing)]) == 0
+    assert capsys.readouterr().out == "judge and truth agree on 3 answers, all that have both\n"
+
+
 def test_why_shows_one_rollout(capsys):
     assert main(["why", str(VERIFIERS), "1:0:1"]) == 0
     said = capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
@@ -41,4 +42,28 @@ def test_together_raises_the_first_error_in_order():
         loop.run_to_end(gather([waits(), fails(2, first), fails(2, ValueError("second"))]))
     assert raised.value is first
     assert cancelled == [True]
+    loop.close()
+
+
+def test_a_client_that_is_closed_after_its_loop_is_not_reported(capsys):
+    """It is closed by the garbage collector, in whatever loop runs; any other failure of a forgotten task is told."""
+
+    async def aclose():
+        raise RuntimeError("Event loop is closed")
+
+    async def works():
+        raise RuntimeError("Event loop is closed")
+
+    async def forget(coroutine):
+        task = asyncio.get_running_loop().create_task(coroutine)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        del task
+        gc.collect()
+
+    loop = EngineEventLoop()
+    loop.run_to_end(forget(aclose()))
+    assert capsys.readouterr().err == ""
+    loop.run_to_end(forget(works()))
+    assert "Event loop is closed" in capsys.readouterr().err
     loop.close()

@@ -30,6 +30,7 @@ from cotrain.core.user_code import command_words, failure_reason
 from cotrain.core.verbosity import print_notice
 from cotrain.formats.solutions import MAX_CHARS
 from cotrain.grading.step_checker import end_marked
+from cotrain.rollout.event_loop import closes_behind_its_loop
 
 MAX_PRINTED = 1 << 20  # bytes of a command; one that prints more is ended
 MAX_ERROR_BYTES = 1 << 12  # bytes of one rollout's standard error that are shown
@@ -124,6 +125,7 @@ class ProgramRun:
 
     async def _run_coroutine(self, program: Agent, credentials: tuple[str, str, str]) -> Any:
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_report_error)
         task = asyncio.current_task()
         assert task is not None
         self._cancel = partial(loop.call_soon_threadsafe, task.cancel)
@@ -161,6 +163,12 @@ class ProgramRun:
         if code:
             raise AgentFailed(f"agent: exit code {code}")
         return output.decode("utf-8", "replace").strip()
+
+
+def _report_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """asyncio's own report, except of clients that the agent of another rollout has left open."""
+    if not closes_behind_its_loop(context):
+        loop.default_exception_handler(context)
 
 
 def _read_output(process: subprocess.Popen[bytes], max_bytes: int) -> bytes | None:
