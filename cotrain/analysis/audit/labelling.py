@@ -323,8 +323,8 @@ def ask_program(
     it failed, nothing is kept."""
     labels: dict[str, bool] = {}
     for rollout, _ in plan.answers_to_label():
-        asked = json.dumps([rollout.prompt, rollout.response, rollout.gold])
-        key = f"{rollout.address} {digest_of(asked.encode()).sha256}"
+        content = json.dumps([rollout.prompt, rollout.response, rollout.gold])
+        key = f"{rollout.address} {digest_of(content.encode()).sha256}"
         if work is not None and work.has(key):
             labels[rollout.address] = work.value_of(key)
             continue
