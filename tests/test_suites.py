@@ -441,6 +441,10 @@ def test_the_command_scores_a_run(given, sheet, tmp_path, capsys):
     out = "\n".join(score_lines(solved))
     assert "gsm8k: 2 problems, 2 samples, 1 reviews, after step 2" in out and "temperature 1.0, top_p 1.0" in out
     assert json.loads((run / "suite-gsm8k.json").read_text()) == solved
+    moved = run.rename(tmp_path / "moved")  # what is finished was made anew there
+    assert main(["eval", str(moved), *words[2:], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [judged, solved] and not (moved / "earlier").exists()
+    moved.rename(run)
     assert main([*words[:2], "--suite", "gsm8k", "--data", str(long), "--samples", "0", "--step", "0", "--json"]) == 0
     (at_start,) = json.loads(capsys.readouterr().out)
     assert at_start["settings"]["step"] == 0

@@ -196,7 +196,8 @@ def evaluate_suites(
             role: trainer.recipe.policies[spec.policy].model for role, spec in trainer.recipe.roles.items()
         }
         base_settings = {
-            "run": str(directory),
+            # Of rows in the run itself its name is nothing that they depend on: a run may be moved.
+            "run": str(directory) if is_model or out is not None else ".",
             "step": trainer.finished_steps,
             "seed": trainer.recipe.seed,
             "cotrain": __version__,

@@ -137,12 +137,12 @@ def load_trainer(
 
 def point_stamp(directory: Path | str, step: int) -> list[Any]:
     """Return a stamp of the models of a run after so many steps, or of a model. Work that was begun can go on as long
-    as its stamp is the same."""
+    as its stamp is the same, also of a directory that was moved."""
     if is_model(directory):
-        return [str(directory), stamp_of(str(directory)), __version__]
+        return [stamp_of(str(directory)) or str(directory), __version__]
     run = RunDirectory(directory)
     checkpoint = run.checkpoints / checkpoints.step_name(step)
-    return [str(run.path), step, stamp_of(str(checkpoint)), stamp_of(str(run.path / "provenance.json")), __version__]
+    return [step, stamp_of(str(checkpoint)), stamp_of(str(run.path / "provenance.json")), __version__]
 
 
 def evaluate(
