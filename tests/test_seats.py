@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import errno
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from cotrain_zoo.debate_solve.recipe import debate_solve
 
 from cotrain import api
+from cotrain.analysis.attack import seats
 from cotrain.analysis.attack.seats import RIVAL, check_same_games, lines_of, mean_signal, play_seats, seat_trainers
 from cotrain.analysis.attack.xplay import points_of
 from cotrain.cli.main import main
 from cotrain.config.override import override
+from cotrain.config.remote import remote
 from cotrain.core.seeding import Address
 from cotrain.core.types import Episode, Reward, Trace
 from cotrain.recipes.debate.recipe import debate
 from cotrain.recipes.grpo import grpo
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.runs import manifest
-from cotrain.runs.changes import rebuild_recipe
+from cotrain.runs.changes import rebuild_recipe, recipe_to_measure
 from cotrain.runs.directory import RunDirectory
 from cotrain.storage.file_ops import Files
 from tests.helpers import EASY, TINY
@@ -191,7 +194,7 @@ def test_debaters_of_two_seeds_meet(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.whole
-def test_solvers_meet_critics_and_the_judge_is_measured(tmp_path):
+def test_solvers_meet_critics_and_the_judge_is_measured(tmp_path, monkeypatch):
     run = run_of(tmp_path, "run", critic="opponent", steps=2, model="shipped-games")
     found = play_seats([run], roles=("solver", "bob"), every=2, problems=12, n=2)
     assert len(found["cells"]) == 4 and "either" not in found["cells"][0]
@@ -201,6 +204,13 @@ def test_solvers_meet_critics_and_the_judge_is_measured(tmp_path):
         play_seats([run], roles=("solver", "carol"), every=2)
     with refuses("E_SEAT_NOT_TRAINED", names="'judge'"):
         play_seats([run], roles=("solver", "judge"), every=2)
+
+    recipe = recipe_to_measure(run)
+    server = remote("http://127.0.0.1:9/v1", "judge", deadline=0.2)  # is gone: its verdicts were none, and were kept
+    silent = replace(recipe, policies={**recipe.policies, recipe.roles["judge"].policy: server})
+    monkeypatch.setattr(seats, "recipe_to_measure", lambda directory: silent)
+    with refuses("E_SERVER_SILENT", names=("xplay", f"'{recipe.roles['judge'].policy}'")):
+        play_seats([run], roles=("solver", "bob"), every=2, problems=2)
 
 
 @pytest.mark.whole

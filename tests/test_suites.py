@@ -234,6 +234,73 @@ def test_an_interrupted_suite_goes_on_and_a_finished_one_is_kept(sheet, tmp_path
     assert len(again) == 4 * 4  # other settings: from the start
 
 
+@pytest.mark.parametrize("compares", [False, True], ids=["answers", "tournaments"])
+def test_a_suite_that_was_stopped_within_a_chunk_keeps_its_episodes(sheet, tmp_path, monkeypatch, compares):
+    """Of 16 problems, which are no whole chunk, all samples and reviews were made anew. What is drawn here depends on
+    the seeds, so the same rows say that these are the same, whatever was kept."""
+    monkeypatch.setattr(benchmarks, "ANSWERS_ON_CPU", 24)  # of 4 samples with 2 reviews each: 2 problems at a time
+    asked = []
+    stop_at = None
+
+    def draw(choices, role):
+        def speak(fields, rng):
+            if len(asked) == stop_at:
+                raise KeyboardInterrupt
+            asked.append(role)
+            return rng.choice(choices)
+
+        return speak
+
+    solving = draw([write_solution(["because"], answer) for answer in ("18", "5", "0.5")], "solver")
+    judging = draw([verdict(True), verdict(False, final=False)], "verifier")
+    executor = cast(None, judging, (lambda fields: "A") if compares else None)
+    executor.engine = spoken(
+        {"solver": solving, "verifier": judging} | ({"comparer": draw(["A", "B"], "comparer")} if compares else {})
+    )
+    tasks = load_suite("gsm8k", [str(sheet)], AnswerGrader())
+    options = SuiteOptions(samples=4, reviews=2)
+    lines = []
+
+    def evaluate(folder):
+        settings = suite_settings("gsm8k", tasks, executor, options, {})
+        return evaluate_suite(folder / "suite.jsonl", "gsm8k", tasks, executor, options, settings, lines.append)
+
+    rows = evaluate(tmp_path / "whole")
+    in_one_go = len(asked)
+    assert in_one_go >= 4 * (4 * 3 + 1) and not lines
+    asked.clear()
+    stop_at = in_one_go - 3  # among the greedy answers
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(tmp_path / "broken")
+    stop_at = None
+    n_before = len(asked)
+    assert evaluate(tmp_path / "broken") == rows
+    assert len(asked) - n_before == 4 and "earlier try" in lines[0]  # the greedy answers alone
+    whole, broken = (tmp_path / folder / "suite.jsonl" for folder in ("whole", "broken"))
+    assert whole.read_bytes() == broken.read_bytes()
+    assert [path.name for path in broken.parent.iterdir()] == ["suite.jsonl"]
+
+
+def test_a_verifier_that_was_stopped_within_a_chunk_goes_on(given, tmp_path, monkeypatch):
+    monkeypatch.setattr(benchmarks, "ANSWERS_ON_CPU", 4)
+    samples = load_suite("processbench", [str(given)], AnswerGrader())
+    replies = [reply for *_, reply in GIVEN]
+    said = iter([*replies[:5], KeyboardInterrupt, *replies[4:]])  # the fifth was not kept, and is asked again
+
+    def speak(fields):
+        reply = next(said)
+        if reply is KeyboardInterrupt:
+            raise KeyboardInterrupt
+        return reply
+
+    executor = cast(None, speak)
+    with pytest.raises(KeyboardInterrupt):
+        score(executor, "processbench", samples, SuiteOptions(), tmp_path)
+    rows, scores = score(executor, "processbench", samples, SuiteOptions(), tmp_path)
+    assert [row["prediction"] for row in rows] == [1, 0, -1, None, -1, 1, 1, -1, -1, None]
+    assert scores["parsed"] == 8 / 10 and next(said, None) is None
+
+
 # -- ProcessBench
 
 GIVEN = [  # split, steps, label, what the verifier says of them
@@ -374,6 +441,10 @@ def test_the_command_scores_a_run(given, sheet, tmp_path, capsys):
     out = "\n".join(score_lines(solved))
     assert "gsm8k: 2 problems, 2 samples, 1 reviews, after step 2" in out and "temperature 1.0, top_p 1.0" in out
     assert json.loads((run / "suite-gsm8k.json").read_text()) == solved
+    moved = run.rename(tmp_path / "moved")  # what is finished was made anew there
+    assert main(["eval", str(moved), *words[2:], "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [judged, solved] and not (moved / "earlier").exists()
+    moved.rename(run)
     assert main([*words[:2], "--suite", "gsm8k", "--data", str(long), "--samples", "0", "--step", "0", "--json"]) == 0
     (at_start,) = json.loads(capsys.readouterr().out)
     assert at_start["settings"]["step"] == 0

@@ -11,8 +11,9 @@ Who does what, in a run or with a model by itself:
 
 What came of each sample is a row of ``suite-NAME.jsonl`` in the run directory, and ``suite-NAME.json`` holds the scores
 (``metrics/suites.py``) next to the settings they were made with; with ``--step N`` these are ``suite-NAME-step-N``. The
-rows are written as they are made: the same command goes on where it was interrupted, and only prints what is finished.
-Rows of other settings, such as another checkpoint or more samples, are never written over: they go to the folder
+rows are written as they are made, and the episodes of those that are being made are kept beside them
+(``runs/kept_episodes.py``): the same command goes on where it was interrupted, and only prints what is finished. Rows
+of other settings, such as another checkpoint or more samples, are never written over: they go to the folder
 ``earlier``, and come back from there when their settings do.
 
 Left out: few-shot prompts, tools. A sample that does not fit its model's context counts as wrong.
@@ -55,6 +56,7 @@ from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.processbench import FixedSolution
 from cotrain.data.question_text import normal_question
 from cotrain.data.suite_files import JUDGED, draw_items, draw_tasks, load_suite, suite_data
+from cotrain.distributed.local import resolve_device
 from cotrain.formats.answers import final_answer
 from cotrain.formats.solutions import UNFINISHED, parse_solution
 from cotrain.grading.compare_texts import vote_key
@@ -74,7 +76,7 @@ from cotrain.rollout.fixed_solutions import judge_fixed_solutions
 from cotrain.rollout.protocols import examine
 from cotrain.rollout.reviews import review
 from cotrain.rollout.role import Role, Turn
-from cotrain.rollout.runner import JointProgress, Roles, RolloutRunner
+from cotrain.rollout.runner import CollectHeldOut, JointProgress, Roles, RolloutRunner
 from cotrain.rollout.token_calls import tool_name, with_tool
 from cotrain.rollout.tournament import RATING, hold_tournament
 from cotrain.runs import manifest, opening
@@ -89,15 +91,20 @@ from cotrain.runs.choose_formats import (
     choose_verdict_format,
 )
 from cotrain.runs.directory import EARLIER, RunDirectory, estimates_json
+from cotrain.runs.kept_episodes import EpisodeKeeper, place_of
 from cotrain.runs.out_of_room import DiskRetry
 from cotrain.storage.file_ops import REAL_FILES, make_directory, replace_file, report_disk_errors
 from cotrain.storage.jsonl import JsonlWriter, encode_row, read_jsonl
-from cotrain.storage.kept_work import claim_place
+from cotrain.storage.kept_work import claim_place, kept_work
 from cotrain.storage.lock import RunLock
 from cotrain.trainer.checks import check_measured
 from cotrain.trainer.evaluation import EVALUATION_STEP
 
-CHUNK = 64  # problems that are sampled, and written, at a time
+CHUNK = 64  # problems that have their seeds together, and are written at a time
+# About as many answers of a chunk are collected, and kept, at a time. A CPU takes twice as long for twice as many, so
+# small parts cost it little; another device is filled by many.
+ANSWERS_ON_CPU = 256
+ANSWERS_ELSEWHERE = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +196,8 @@ def evaluate_suites(
             role: trainer.recipe.policies[spec.policy].model for role, spec in trainer.recipe.roles.items()
         }
         base_settings = {
-            "run": str(directory),
+            # Of rows in the run itself its name is nothing that they depend on: a run may be moved.
+            "run": str(directory) if is_model or out is not None else ".",
             "step": trainer.finished_steps,
             "seed": trainer.recipe.seed,
             "cotrain": __version__,
@@ -201,7 +209,7 @@ def evaluate_suites(
             own_settings = suite_settings(name, suite_items, runner, options, model_by_role)
             settings = base_settings | {"data": paths[name]} | own_settings
             rows_file = folder.path / f"{stem_of[name]}.jsonl"
-            rows = evaluate_suite(rows_file, name, suite_items, runner, options, settings, say)
+            rows = evaluate_suite(rows_file, name, suite_items, runner, options, settings, say, device=device)
             result = _suite_result(name, suite_items, rows, options, settings, training)
             results.append(result)
             wait_for_room(folder.write_measurement, f"{stem_of[name]}.json", result)
@@ -467,8 +475,11 @@ def evaluate_suite(
     options: SuiteOptions,
     settings: dict[str, Any],
     say: Callable[[str], None] = lambda text: None,
+    *,
+    device: str = "cpu",
 ) -> list[SampleRow]:
-    """The rows of a suite, one for each sample, in order; those that ``path`` holds from the same settings are kept."""
+    """The rows of a suite, one for each sample, in order; those that ``path`` holds from the same settings are kept.
+    ``device``: on which the models are."""
     _exchange_rows(path, settings, say)
     rows_per_item = 1 if name in JUDGED else options.samples + 1  # samples and the greedy answer
     rows = _kept_rows(path, settings, rows_per_item, len(items))
@@ -483,22 +494,56 @@ def evaluate_suite(
     what = f"{name}: {{}} {'tournaments and greedy answers' if compares else 'answers'}"  # {}: the counts
     printer = ProgressPrinter(episodes_per_item * len(items), what, say, done=n_done)
     runner.progress = JointProgress(printer)
+    batch = _episodes_at_a_time(name, runner, options, device)
     with JsonlWriter(path) as file:
         for start in range(len(rows) // rows_per_item, len(items), CHUNK):
             chunk = items[start : start + CHUNK]
             step = EVALUATION_STEP - start // CHUNK  # -1, -2, …: each chunk has its own seeds, none those of training
-            split = f"suite/{name}"
-            if name in JUDGED:
-                new = judge_fixed_solutions(runner, chunk, options.verifier, options.reviews, step=step, split=split)
-            else:
-                new = attempt_rows(runner, chunk, options, step=step, split=split)
-            for row in new:
-                file.append(row)
-            file.sync()
+            with kept_work(path, settings, say) as work:
+                keeper = EpisodeKeeper(
+                    work.within(f"chunk from {start} on"), place=place_of(device), say=say, batch=batch, step=step
+                )
+                printer.skip(_count_kept(keeper, name, len(chunk), options, compares=compares))
+                new = _chunk_rows(name, chunk, runner, options, keeper.collect)
+                for row in new:
+                    file.append(row)
+                file.sync()
             rows += new
 
     runner.progress = None
     return rows
+
+
+def _chunk_rows(
+    name: str, chunk: Sequence[Any], runner: RolloutRunner, options: SuiteOptions, collect: CollectHeldOut
+) -> list[SampleRow]:
+    """The rows of problems, or solutions, that have their seeds together."""
+    split = f"suite/{name}"
+    if name in JUDGED:
+        return judge_fixed_solutions(runner, chunk, options.verifier, options.reviews, split=split, collect=collect)
+    return attempt_rows(runner, chunk, options, split=split, collect=collect)
+
+
+def _episodes_at_a_time(name: str, runner: RolloutRunner, options: SuiteOptions, device: str) -> int:
+    """How many episodes are collected, and kept, at a time. Comparisons of a tournament are not counted."""
+    answers = options.reviews
+    if name not in JUDGED:
+        answers = 1 + (options.reviews if options.verifier in runner.roles else 0)
+        if compares_samples(runner, options):
+            answers *= options.samples
+    at_a_time = ANSWERS_ON_CPU if resolve_device(device) == "cpu" else ANSWERS_ELSEWHERE
+    return max(1, at_a_time // answers)
+
+
+def _count_kept(keeper: EpisodeKeeper, name: str, problems: int, options: SuiteOptions, *, compares: bool) -> int:
+    """How many episodes of a chunk an earlier try has kept."""
+    if name in JUDGED:
+        what = "greedy" if options.reviews == 1 else "sampled"
+        return keeper.count_kept(problems, group_size=1, what=what)
+    count = keeper.count_kept(problems, group_size=1, what="greedy")
+    if options.samples:
+        count += keeper.count_kept(problems, group_size=1 if compares else options.samples, what="sampled")
+    return count
 
 
 def _exchange_rows(path: Path, settings: Mapping[str, Any], say: Callable[[str], None]) -> None:
@@ -550,7 +595,7 @@ def _kept_rows(path: Path, settings: dict[str, Any], rows_per_item: int, items: 
     n_kept = len(saved_rows) - 1  # the first one has the settings
     is_finished = n_kept >= rows_per_item * items
     if not is_finished:
-        n_kept -= n_kept % (rows_per_item * CHUNK)  # a chunk that was interrupted is made again
+        n_kept -= n_kept % (rows_per_item * CHUNK)  # those of the others are made again, of kept episodes
     return list(saved_rows[1 : 1 + n_kept])
 
 
@@ -560,7 +605,7 @@ def compares_samples(runner: RolloutRunner, options: SuiteOptions) -> bool:
 
 
 def attempt_rows(
-    runner: RolloutRunner, tasks: Sequence[Task], options: SuiteOptions, *, step: int, split: str
+    runner: RolloutRunner, tasks: Sequence[Task], options: SuiteOptions, *, split: str, collect: CollectHeldOut
 ) -> list[SampleRow]:
     """A solver's rows: of each problem its samples, then the greedy answer."""
     verifier = options.verifier if options.verifier in runner.roles else None
@@ -576,8 +621,10 @@ def attempt_rows(
     else:
         protocol = attempt
         samples_per_episode, episodes_per_task = 1, options.samples
-    sampled = runner.collect(protocol, tasks, step=step, split=split, group_size=episodes_per_task)
-    greedy = runner.greedy_copy().collect(greedy_attempt, tasks, step=step, split=split, group_size=1)
+    sampled: tuple[Episode, ...] = ()
+    if options.samples:
+        sampled = collect(runner, protocol, tasks, split=split, group_size=episodes_per_task, what="sampled")
+    greedy = collect(runner.greedy_copy(), greedy_attempt, tasks, split=split, group_size=1, what="greedy")
     for episodes in (sampled, greedy):
         check_measured(split, episodes, runner.set_aside)
 

@@ -250,6 +250,12 @@ class ProgressPrinter:
         self._last_line_done = done
         remind_of(self)
 
+    def skip(self, count: int) -> None:
+        """Count items that were done before, as ``done`` does."""
+        self.done += count
+        self._points = [(moment, done + count) for moment, done in self._points]
+        self._last_line_done += count
+
     def add(self, count: int = 1) -> None:
         """Count items as done, and print a line if one is due."""
         self.done += count

@@ -17,12 +17,18 @@ from cotrain.core.types import Episode, NoGrader, Task, Trace
 from cotrain.data.processbench import FixedSolution
 from cotrain.formats.answers import final_answer
 from cotrain.rollout.reviews import show_verdict
-from cotrain.rollout.runner import Roles, RolloutRunner
+from cotrain.rollout.runner import CollectHeldOut, Roles, RolloutRunner
 from cotrain.rollout.verifier_roles import guarded_fields
 
 
 def judge_fixed_solutions(
-    runner: RolloutRunner, samples: Sequence[FixedSolution], verifier: str, reviews: int, *, step: int, split: str
+    runner: RolloutRunner,
+    samples: Sequence[FixedSolution],
+    verifier: str,
+    reviews: int,
+    *,
+    split: str,
+    collect: CollectHeldOut,
 ) -> list[Mapping[str, Any]]:
     """A verifier's rows, one for each solution: by one greedy review, or the plurality of several sampled ones."""
     samples_by_id = {sample.id: sample for sample in samples}
@@ -31,9 +37,11 @@ def judge_fixed_solutions(
         Task(id=sample.id, prompt=sample.problem, gold=None, solution=None, difficulty=0.0, grader=grader)
         for sample in samples
     ]
-    judging_runner = runner.greedy_copy() if reviews == 1 else runner
+    is_greedy = reviews == 1
+    judging_runner = runner.greedy_copy() if is_greedy else runner
+    what = "greedy" if is_greedy else "sampled"
     protocol = partial(judge_steps, given=samples_by_id, verifier=verifier, n=reviews)
-    episodes = judging_runner.collect(protocol, tasks, step=step, split=split, group_size=1)
+    episodes = collect(judging_runner, protocol, tasks, split=split, group_size=1, what=what)
     return [_row_of(samples_by_id[episode.task_id], episode) for episode in episodes]
 
 

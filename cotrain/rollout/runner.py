@@ -30,7 +30,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from cotrain.core.arguments import bound_function
 from cotrain.core.errors import ConfigError, CotrainError, EngineLost, TooLong, UnknownName
@@ -455,6 +455,21 @@ class RolloutRunner:
         raise EngineLost(
             f"{last_loss}; the engine was lost {TRIES} times in one batch", code=last_loss.code
         ) from last_loss
+
+
+class CollectHeldOut(Protocol):
+    """Collects episodes of held-out problems. ``what``: what they are called, "sampled" or "greedy"."""
+
+    def __call__(
+        self,
+        runner: RolloutRunner,
+        protocol: RolloutFn,
+        tasks: Sequence[Task],
+        *,
+        split: str,
+        group_size: int,
+        what: str,
+    ) -> tuple[Episode, ...]: ...
 
 
 _NOTED: list[str] = []  # protocols of which ``_note_global_draws`` has spoken, each once in a process

@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from cotrain import __version__
 from cotrain.config.evaluation import held_out
 from cotrain.config.recipe import Recipe
@@ -18,8 +16,8 @@ from cotrain.core.errors import ConfigError, RunDirectoryError, UnknownName
 from cotrain.core.shipped import is_shipped
 from cotrain.core.statistics import Estimate
 from cotrain.core.types import Task
-from cotrain.core.verbosity import ProgressPrinter, count_of, print_progress
-from cotrain.distributed.local import LocalBackend, resolve_device
+from cotrain.core.verbosity import ProgressPrinter, print_progress
+from cotrain.distributed.local import LocalBackend
 from cotrain.metrics.heldout import measure_pass_at_k
 from cotrain.metrics.table import table_rank
 from cotrain.rollout.common_roles import is_terse, verifier
@@ -30,7 +28,7 @@ from cotrain.runs.check_models import check_tools
 from cotrain.runs.code_record import code_json
 from cotrain.runs.directory import RunDirectory, estimates_json, resolved_json
 from cotrain.runs.fitting import with_packing
-from cotrain.runs.kept_episodes import EpisodeKeeper
+from cotrain.runs.kept_episodes import EpisodeKeeper, place_of
 from cotrain.runs.out_of_room import DiskRetry
 from cotrain.storage import checkpoints
 from cotrain.storage.kept_work import claim_place, kept_work, stamp_of
@@ -139,12 +137,12 @@ def load_trainer(
 
 def point_stamp(directory: Path | str, step: int) -> list[Any]:
     """Return a stamp of the models of a run after so many steps, or of a model. Work that was begun can go on as long
-    as its stamp is the same."""
+    as its stamp is the same, also of a directory that was moved."""
     if is_model(directory):
-        return [str(directory), stamp_of(str(directory)), __version__]
+        return [stamp_of(str(directory)) or str(directory), __version__]
     run = RunDirectory(directory)
     checkpoint = run.checkpoints / checkpoints.step_name(step)
-    return [str(run.path), step, stamp_of(str(checkpoint)), stamp_of(str(run.path / "provenance.json")), __version__]
+    return [step, stamp_of(str(checkpoint)), stamp_of(str(run.path / "provenance.json")), __version__]
 
 
 def evaluate(
@@ -192,8 +190,7 @@ def evaluate(
     file = f"{name}-{samples}-samples.json"
     depends_on = _what_episodes_depend_on(directory, trainer, split, count, samples)
     with kept_work(folder.path / file, depends_on, say) as work:
-        place = f"{resolve_device(device)} with {count_of(torch.get_num_threads(), 'thread')}"
-        keeper = EpisodeKeeper(work, place=place, say=say)
+        keeper = EpisodeKeeper(work, place=place_of(device), say=say)
         problems = held_out(recipe.tasks, split, count, recipe.seed)
         n_done = keeper.count_kept(len(problems), group_size=samples, what="sampled")
         n_done += keeper.count_kept(len(problems), group_size=1, what="greedy")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno as codes
 import hashlib
+import itertools
 import os
 import shutil
 import stat
@@ -90,6 +91,9 @@ def is_at(handle: int, path: Path) -> bool:
     except FileNotFoundError:
         return False
 
+
+STAGING = ".staging"  # end of the name of a file that is being written
+_STAGING_NUMBERS = itertools.count()  # of the files that this process writes
 
 PARTIAL = ".partial"  # end of the name of a directory that is being filled
 FILLING = f"{PARTIAL}.lock"  # end of the name of the lock of whoever fills it (``kept_work.py: claimed_directory``)
@@ -281,21 +285,52 @@ def write_file(files: Files, path: Path, payload: bytes) -> FileDigest:
 
 
 def replace_file(path: Path, payload: bytes, *, files: Files = REAL_FILES) -> None:
-    """Give ``path`` a new content so that it is the old one or the new one at any moment, never a part.
+    """Give ``path`` a new content so that it is the old one or the new one at any moment, never a part; of several
+    writers at once, each of which has a staging file of its own, the last one's.
 
     Raises DiskError; the old content is then untouched.
     """
-    staging = path.with_name(f".{path.name}.staging")
+    staging = path.with_name(f"{_staging_prefix(path)}{os.getpid()}-{next(_STAGING_NUMBERS)}{STAGING}")
     with report_disk_errors(f"write {path}"):
         make_directory(files, path.parent)
+        with suppress(OSError):  # what is in the way of a write is said by the write
+            _remove_staging_of_killed(path, files)
         try:
             write_file(files, staging, payload)
             files.rename(staging, path)
-        except OSError:
+        except BaseException:
             with suppress(OSError):
                 files.remove(staging)
             raise
         files.sync_directory(path.parent)
+
+
+def _staging_prefix(path: Path) -> str:
+    """The beginning of the names of this machine's staging files for ``path``. The number of the process follows, which
+    another machine, or another container, that shares the directory may have given too."""
+    machine = hashlib.blake2b(os.uname().nodename.encode(), digest_size=4).hexdigest()
+    return f".{path.name}.{machine}-"
+
+
+def _remove_staging_of_killed(path: Path, files: Files) -> None:
+    """Remove what processes of this machine that are no more have left of ``path``."""
+    prefix = _staging_prefix(path)
+    for name in os.listdir(path.parent):
+        if not (name.startswith(prefix) and name.endswith(STAGING)):
+            continue
+        process, _, _ = name.removeprefix(prefix).partition("-")
+        if process.isdecimal() and not _is_running(int(process)):
+            files.remove(path.with_name(name))
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # sends nothing
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):
+        return True  # another user's
+    return True
 
 
 @contextmanager

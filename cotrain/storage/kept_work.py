@@ -55,11 +55,15 @@ class KeptWork:
             raise ConfigError(
                 f"{target} is being written by the same command already; wait for it", code="E_TARGET_BEING_WRITTEN"
             ) from None
-        rows = read_jsonl(self.path)
+        try:
+            rows = read_jsonl(self.path)
+            if not rows:
+                self._append({SETTINGS: settings_json})
+        except BaseException:
+            self.close()
+            raise
         self._parts = _parts_in(rows[1:])
         self.found = len(self._parts)  # parts of an earlier try
-        if not rows:
-            self._append({SETTINGS: settings_json})
 
     def has(self, key: str) -> bool:
         """Whether a part is there."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from cotrain.config.evaluation import Evaluation
 from cotrain.core.errors import ConfigError
@@ -18,7 +18,7 @@ from cotrain.core.statistics import Estimate
 from cotrain.core.types import TOO_LONG, Episode, RolloutFn, Task
 from cotrain.metrics.clusters import Share, defined_figures, make_figure
 from cotrain.metrics.heldout import Measure, answer_agreement_of, trajectories_in, without_truth
-from cotrain.rollout.runner import RolloutRunner
+from cotrain.rollout.runner import CollectHeldOut, RolloutRunner
 from cotrain.trainer.checks import check_answers_graded, check_measured, check_roles_asked
 
 GREEDY_NAMES = {  # figure → its name in the greedy collection, for those that are kept
@@ -28,21 +28,6 @@ GREEDY_NAMES = {  # figure → its name in the greedy collection, for those that
     "step_balanced_accuracy": "greedy_step_balanced_accuracy",
 }
 EVALUATION_STEP = -1  # the step in the addresses of evaluation episodes
-
-
-class CollectHeldOut(Protocol):
-    """Collects episodes of held-out problems. ``what``: what they are called, "sampled" or "greedy"."""
-
-    def __call__(
-        self,
-        runner: RolloutRunner,
-        protocol: RolloutFn,
-        tasks: Sequence[Task],
-        *,
-        split: str,
-        group_size: int,
-        what: str,
-    ) -> tuple[Episode, ...]: ...
 
 
 def collect_at_once(

@@ -42,7 +42,7 @@ from cotrain.inference.contract import Engine
 from cotrain.metrics.steps import flops_of
 from cotrain.rollout.event_loop import EngineEventLoop
 from cotrain.rollout.role import Role
-from cotrain.rollout.runner import BatchProgress, RolloutRunner
+from cotrain.rollout.runner import BatchProgress, CollectHeldOut, RolloutRunner
 from cotrain.trainer.async_rollouts import (
     Overlap,
     RolloutBatch,
@@ -55,7 +55,6 @@ from cotrain.trainer.async_rollouts import (
 )
 from cotrain.trainer.checks import check_group_sizes, check_rollouts, check_servers_answer
 from cotrain.trainer.evaluation import (
-    CollectHeldOut,
     collect_at_once,
     evaluation_seed,
     fixed_solutions_group_size,

@@ -301,6 +301,60 @@ def test_a_program_says_what_is_right(tmp_path, capsys):
     assert low <= asked_all["rates"]["false positive rate"]["value"] <= high
 
 
+STOPPED = """
+from pathlib import Path
+
+ASKED = Path(__file__).with_name("asked.txt")
+
+
+def right(prompt, response, reference):
+    with ASKED.open("a") as file:
+        file.write(".")
+    if len(ASKED.read_text()) == 20:
+        raise KeyboardInterrupt
+    if "52" in response:
+        raise ValueError("not today")
+    return f"I get {reference}." in response
+"""
+
+
+def test_labels_of_a_program_that_was_stopped_are_kept(tmp_path, capsys, monkeypatch):
+    """A slow program was asked about all answers again. What it failed at is asked again, whatever was kept."""
+    monkeypatch.chdir(tmp_path)
+    program = tmp_path / "slow.py"
+    program.write_text(STOPPED)
+    file = write_rows(tmp_path / "rows.jsonl", fooled_rows())
+    words = ["audit", str(file), "--no-grade", "--labels", f"{program}:right", "--label", "60", "--json"]
+
+    def times_asked():
+        return len((tmp_path / "asked.txt").read_text())
+
+    assert main(words) == 130
+    assert times_asked() == 20
+    (kept,) = tmp_path.glob(".audit-labels.*.partial")
+    n_kept = kept.read_text().count('"value"')
+    assert 15 < n_kept <= 19
+    capsys.readouterr()
+    assert main(words) == 0
+    said = capsys.readouterr()
+    went_on = json.loads(said.out)["estimate"]
+    n_again = times_asked() - 20
+    assert not list(tmp_path.glob(".*.partial")) and f"going on with {n_kept} labels" in said.err
+    assert main(words) == 0
+    in_one_go = json.loads(capsys.readouterr().out)["estimate"]
+    assert times_asked() == 20 + n_again + (n_again + n_kept) and in_one_go == went_on
+
+
+def test_labels_without_a_place_are_said_not_to_be_kept(tmp_path, capsys, monkeypatch):
+    program = tmp_path / "mine.py"
+    program.write_text("def right(prompt, response, reference):\n    return True\n")
+    file = write_rows(tmp_path / "rows.jsonl", fooled_rows())
+    monkeypatch.chdir("/proc")
+    assert main(["audit", str(file), "--no-grade", "--labels", f"{program}:right", "--label", "8", "--json"]) == 0
+    said = capsys.readouterr()
+    assert "labels are not kept" in said.err and json.loads(said.out)["estimate"]["labels"] > 0
+
+
 @pytest.mark.parametrize(
     "words, code",
     [

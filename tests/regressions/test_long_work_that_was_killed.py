@@ -28,6 +28,7 @@ from cotrain.recipes.tango import tango
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.runs import kept_episodes, opening
+from cotrain.storage.checkpoints import step_name
 from cotrain.storage.kept_work import KeptWork, kept_work
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
@@ -90,7 +91,7 @@ def test_many_samples_of_a_run_go_on_where_they_stopped(run_to_measure, tmp_path
         return collect(runner, protocol, tasks, **more)
 
     monkeypatch.setattr(RolloutRunner, "collect", collect_or_stop)
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    whole, broken, moved = tmp_path / "whole", tmp_path / "broken", tmp_path / "moved"
     for folder in (whole, broken):
         shutil.copytree(run_to_measure, folder)
     words = ["--samples", "4", "--problems", "3", "--threads", "1", "--json"]
@@ -103,12 +104,28 @@ def test_many_samples_of_a_run_go_on_where_they_stopped(run_to_measure, tmp_path
     for _ in range(2):
         assert main(["eval", str(broken), *words]) == 130
         assert rows_kept(broken, "eval-test-4-samples.json") > 1
-    assert main(["eval", str(broken), *words]) == 0
+    broken.rename(moved)
+    assert main(["eval", str(moved), *words]) == 0
     said = capsys.readouterr()
     assert collected == in_one_go and said.out == expected and "earlier try" in said.err
-    assert [path.name for path in broken.iterdir() if path.name.endswith(".partial")] == []
-    saved = (folder_of / "eval-test-4-samples.json" for folder_of in (whole, broken))
+    assert [path.name for path in moved.iterdir() if path.name.endswith(".partial")] == []
+    saved = (folder_of / "eval-test-4-samples.json" for folder_of in (whole, moved))
     assert len({path.read_bytes() for path in saved}) == 1
+
+
+def test_work_on_a_run_that_was_moved_goes_on(tmp_path):
+    """The path of the run was a part of what its work depends on."""
+    run = tmp_path / "run"
+    weights = run / "checkpoints" / step_name(2) / "weights"
+    weights.parent.mkdir(parents=True)
+    weights.write_text("a")
+    for name in ("recipe.json", "provenance.json"):
+        (run / name).write_text("{}")
+    before = opening.point_stamp(run, 2)
+    moved = run.rename(tmp_path / "moved")
+    assert opening.point_stamp(moved, 2) == before != opening.point_stamp(moved, 0)
+    (moved / weights.relative_to(run)).write_text("ab")
+    assert opening.point_stamp(moved, 2) != before
 
 
 def test_what_was_kept_counts_as_done(tmp_path):

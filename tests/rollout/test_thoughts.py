@@ -16,6 +16,7 @@ from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.rollout.protocols import plurality_answer, solve
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
+from cotrain.trainer.evaluation import collect_at_once
 
 STEPS = "<step>6 * 7 = 42</step>"
 
@@ -129,7 +130,7 @@ def test_a_suite_counts_what_is_paid_and_votes_for_nothing_else(judge):
         ("<think>a</think>b<think>c</think>\\boxed{42}", "42", True),
         ("\\boxed{42}", "42", True),
     ):
-        rows = attempt_rows(player("boxed", text), [question(judge)], options, step=0, split="s")
+        rows = attempt_rows(player("boxed", text), [question(judge)], options, split="s", collect=collect_at_once)
         assert [(row["answer"], row["correct"]) for row in rows] == [(answer, correct)] * 3
         assert not any(row["answer"] is None and row["correct"] for row in rows)
 

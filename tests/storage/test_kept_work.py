@@ -76,6 +76,17 @@ def test_a_part_that_is_too_long_for_a_row_is_kept_in_pieces(tmp_path, monkeypat
     work.finish()
 
 
+def test_work_that_could_not_begin_holds_nothing(tmp_path):
+    """Whoever mended what was in the way was told that the same command is writing already."""
+    work = KeptWork(tmp_path / "out.json", SETTINGS)
+    work.close()
+    work.path.write_text("no row\n")
+    with refuses("E_LINE_NOT_JSON"):
+        KeptWork(tmp_path / "out.json", SETTINGS)
+    work.path.unlink()
+    KeptWork(tmp_path / "out.json", SETTINGS).finish()
+
+
 KILLED = """
 import sys, time
 from pathlib import Path

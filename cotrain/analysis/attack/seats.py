@@ -47,7 +47,7 @@ from cotrain.runs.changes import recipe_to_measure
 from cotrain.runs.directory import RunDirectory, resolved_json
 from cotrain.storage.episode_json import episode_from_json, episode_to_json
 from cotrain.storage.kept_work import KeptWork, claim_place, kept_work
-from cotrain.trainer.checks import check_measured
+from cotrain.trainer.checks import check_measured, check_servers_answer
 from cotrain.trainer.evaluation import EVALUATION_STEP, evaluation_seed
 from cotrain.trainer.trainer import CoTrainer
 
@@ -151,6 +151,7 @@ def _play_pairs(
                     group_size=n,
                 )
                 check_measured(f"problems of {split}", episodes, runner.set_aside)
+                check_servers_answer("xplay", trainer.policies, trainer.policies.outside_counts())
                 return [episode_to_json(episode) for episode in episodes]
 
             played[i, j] = tuple(map(episode_from_json, work.part(f"{i} {j}", play)))

@@ -46,7 +46,7 @@ from cotrain.runs import opening
 from cotrain.runs.changes import recipe_to_measure
 from cotrain.runs.directory import RunDirectory, resolved_json
 from cotrain.storage import checkpoints
-from cotrain.storage.kept_work import KeptWork, claim_place, kept_work
+from cotrain.storage.kept_work import KeptPart, KeptWork, claim_place, kept_work
 from cotrain.trainer.checks import check_measured, check_servers_answer
 from cotrain.trainer.evaluation import EVALUATION_STEP, evaluation_seed
 
@@ -126,8 +126,9 @@ def xplay(
     with kept_work(place / FILE, depends_on, say) as work:
         drawn_solutions = []
         pace = ProgressPrinter(len(points) * len(tasks) * n, "{} solutions drawn", say)
-        for point in points:
-            drawn_solutions.append(draw_solutions(point, recipes[point.run], tasks, n, split, device, pace, work))
+        for i, point in enumerate(points):
+            part = work.within(f"generator {i}")
+            drawn_solutions.append(draw_solutions(point, recipes[point.run], tasks, n, split, device, pace, part))
             say(
                 f"{point.run} after step {point.step}: {drawn_solutions[-1].right.count(True)} of "
                 f"{len(drawn_solutions[-1].right)} solutions are right"
@@ -241,11 +242,11 @@ def draw_solutions(
     split: str,
     device: str,
     pace: ProgressPrinter | None = None,
-    work: KeptWork | None = None,
+    work: KeptPart | None = None,
 ) -> DrawnSolutions:
     """``n`` graded solutions of each problem, kept in ``work``; what could not be graded is left out."""
     make = partial(_draw_graded, point, recipe, tasks, n, split, device, pace)
-    written = make() if work is None else work.part(f"solutions of {point.run} after step {point.step}", make)
+    written = make() if work is None else work.part("solutions", make)
     attempts = []
     right = []
     for problem, role, text, correct in written:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FunctionType
@@ -29,7 +30,8 @@ from cotrain.core.verbosity import count_of
 from cotrain.runs.foreign_files import ForeignRollout, ForeignRun, read_foreign_run
 from cotrain.runs.foreign_run import foreign_alarms, write_as_run
 from cotrain.runs.foreign_truth import Graded, grade_by_program, grade_by_reference, with_references
-from cotrain.storage.kept_work import claim_place
+from cotrain.storage.file_ops import DiskError, digest_of
+from cotrain.storage.kept_work import KeptWork, claim_place
 
 MOST_DISAGREEMENTS = 50
 
@@ -60,9 +62,10 @@ def audit_files(
     _check_label_options(options)
     run = read_foreign_run(paths, named=options.columns, right_at=options.right_at)
     run, graded, notes = _with_truth(run, options, say)
-    estimate, plan = _with_labels(run, options, notes)
-    if options.out is not None:
-        write_as_run(run, options.out)
+    with _kept_labels(paths, options, say) as work:
+        estimate, plan = _with_labels(run, options, notes, work)
+        if options.out is not None:
+            write_as_run(run, options.out)
     differing = [rollout for rollout in run.rollouts if outcome_of(rollout) in ("fp", "fn")]
     differing.sort(key=lambda rollout: (-rollout.step, rollout.task, rollout.member))
     return AuditResult(
@@ -146,11 +149,41 @@ def _check_label_options(options: AuditOptions) -> None:
         check_label_file(options.to_label)
 
 
+@contextmanager
+def _kept_labels(paths: Sequence[Path], options: AuditOptions, say: Callable[[str], None]) -> Iterator[KeptWork | None]:
+    """Where the labels of a program are kept until the audit is over: beside ``--out``, else in the working directory.
+    None without a program, and where nothing can be written, as an audit needs no place."""
+    if options.labels is None or not _is_program(options.labels):
+        yield None
+        return
+    file, _, name = options.labels.rpartition(":")
+    program = Path(file)
+    depends_on = {
+        "what": "audit",
+        "program": [str(program.resolve()), name, digest_of(program.read_bytes()).sha256],
+        "rollouts": [str(path.resolve()) for path in paths],
+    }
+    try:
+        work = KeptWork((options.out or Path("audit-labels")).absolute(), depends_on)
+    except DiskError as error:
+        say(f"note: labels are not kept while they are given: {error}")
+        yield None
+        return
+    if work.found:
+        say(f"going on with {count_of(work.found, 'label')} that an earlier try has left in {work.path}")
+    try:
+        yield work
+    except BaseException:
+        work.close()
+        raise
+    work.finish()
+
+
 def _with_labels(
-    run: ForeignRun, options: AuditOptions, notes: list[str]
+    run: ForeignRun, options: AuditOptions, notes: list[str], work: KeptWork | None
 ) -> tuple[LabelEstimate | None, LabelPlan | None]:
     """Return the estimate from the labels that were given, and the plan of what else to label; None for what was not
-    asked for."""
+    asked for. ``work`` keeps the labels that a program gives."""
     wants_plan = options.width is not None or options.label is not None
     if options.labels is None and not wants_plan:
         return None, None
@@ -158,7 +191,7 @@ def _with_labels(
     labels: dict[str, bool] = {}
     if options.labels is not None and _is_program(options.labels):
         plan = plan_labels(strata, {}, width=options.width if wants_plan else 0.1, total=options.label)
-        labels = ask_program(plan, _asked_program(options.labels))
+        labels = ask_program(plan, _asked_program(options.labels), work)
         unsaid = plan.total - len(labels)
         if unsaid:
             notes.append(f"{options.labels} says nothing of {unsaid} of {plan.total} answers")

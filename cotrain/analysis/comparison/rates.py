@@ -75,7 +75,7 @@ def choose_rates(
         return command(by_label[place.label], place.seed, places[place], further)
 
     def figures_of_run(run: RunKey) -> dict[str, float]:
-        return _end_figures(places[run], recipes[run.label].evaluation.best)
+        return validation_figures_at_end(places[run])
 
     def check_measured(run: RunKey) -> None:
         if not plan.measure or plan.measure in figures_of_run(run):
@@ -144,16 +144,14 @@ def check_one_has(kind: str, figure: str, figures_of_runs: Collection[Collection
     check_figure(kind, figure, names)
 
 
-def _end_figures(folder: Path, best: str) -> dict[str, float]:
-    """The figures of the last evaluation on validation problems, or of that which is ``best`` in this figure; without
-    those that are undefined."""
-    from cotrain.runs.figures import best_step  # with torch, which whoever only reads a plan does without
-
+def validation_figures_at_end(folder: Path) -> dict[str, float]:
+    """The figures on validation problems of the state that a finished run ended with: the last one, or with
+    ``evaluation.best`` the one that its summary says was chosen. Without those that are undefined."""
     rows = [row for row in read_jsonl(folder / "metrics.jsonl") if row.get("kind") == "evaluation"]
-    finished_steps = best_step(RunDirectory(folder), best)
+    summary: Any = RunDirectory(folder).read("summary.json")
     end = rows[-1]
-    if finished_steps is not None:
-        end = next(row for row in rows if row["step"] + 1 == finished_steps)
+    if "chosen" in summary:
+        end = next(row for row in reversed(rows) if row["step"] + 1 <= summary["chosen"])
     figures = {key.removeprefix("eval/"): value for key, value in end.items() if key.startswith("eval/")}
     return {name: value for name, value in figures.items() if value is not None}
 
