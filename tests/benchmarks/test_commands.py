@@ -57,6 +57,7 @@ OTHERWISE = {  # script → who runs it, or why nobody can in seconds
     **dict.fromkeys(
         ("batch_figures", "crossed", "reward_order", "what_changed", "wrong_steps"), "test_tables_over_seeds.py"
     ),
+    **dict.fromkeys(("blind_spots", "mended_verifier"), "test_missed_errors.py"),
     **dict.fromkeys(("domains", "short_form", "study_curve"), "tests of their names"),
     **dict.fromkeys(("gpu", "gpu_checks"), "test_gpu_script.py runs its parts; --tiny as a whole takes minutes"),
     **dict.fromkeys(("answer_rules", "floors", "hostile_answers", "table", "work"), "imported by the others"),
