@@ -92,6 +92,7 @@ from cotrain.runs.choose_formats import (
 )
 from cotrain.runs.directory import EARLIER, RunDirectory, estimates_json
 from cotrain.runs.kept_episodes import EpisodeKeeper, place_of
+from cotrain.runs.model_paths import weights_of
 from cotrain.runs.out_of_room import DiskRetry
 from cotrain.storage.file_ops import REAL_FILES, make_directory, replace_file, report_disk_errors
 from cotrain.storage.jsonl import JsonlWriter, encode_row, read_jsonl
@@ -199,6 +200,9 @@ def evaluate_suites(
             # Of rows in the run itself its name is nothing that they depend on: a run may be moved.
             "run": str(directory) if is_model or out is not None else ".",
             "step": trainer.finished_steps,
+            # At one path, and after as many steps, another model may be: one that was trained again, or taught on.
+            "weights": {policy: digest for policy, digest in weights_of(recipe.policies).items() if digest},
+            "checkpoint": "" if is_model else opening.checkpoint_digest(directory, trainer.finished_steps),
             "seed": trainer.recipe.seed,
             "cotrain": __version__,
         }
