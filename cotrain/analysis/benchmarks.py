@@ -13,8 +13,8 @@ What came of each sample is a row of ``suite-NAME.jsonl`` in the run directory, 
 (``metrics/suites.py``) next to the settings they were made with; with ``--step N`` these are ``suite-NAME-step-N``. The
 rows are written as they are made, and the episodes of those that are being made are kept beside them
 (``runs/kept_episodes.py``): the same command goes on where it was interrupted, and only prints what is finished. Rows
-of other settings, such as another checkpoint or more samples, are never written over: they go to the folder
-``earlier``, and come back from there when their settings do.
+of other settings, such as another checkpoint, other weights at the same path or more samples, are never written over:
+they go to the folder ``earlier``, and come back from there when their settings do.
 
 Left out: few-shot prompts, tools. A sample that does not fit its model's context counts as wrong.
 """
