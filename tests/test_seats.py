@@ -25,7 +25,7 @@ from cotrain.rollout.runner import RolloutRunner
 from cotrain.runs import manifest
 from cotrain.runs.changes import rebuild_recipe, recipe_to_measure
 from cotrain.runs.directory import RunDirectory
-from cotrain.storage.file_ops import Files
+from cotrain.storage.file_ops import Files, is_staging_of
 from tests.helpers import EASY, TINY
 from tests.sentences import command_refuses, refuses
 
@@ -177,7 +177,7 @@ def test_debaters_of_two_seeds_meet(tmp_path, capsys, monkeypatch):
     write = Files.write
 
     def refuse_result(self, file, block):
-        if file.name.name == ".seats.json.staging":
+        if is_staging_of(file.name.name, "seats.json"):
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(self, file, block)
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import shutil
 from dataclasses import replace
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from cotrain import api
 from cotrain.analysis import benchmarks
@@ -33,6 +36,7 @@ from cotrain.grading.compare_texts import vote_key
 from cotrain.grading.pool import AnswerGrader
 from cotrain.metrics.suites import GREEDY_SAMPLE, processbench_scores, solver_scores
 from cotrain.prompts.byte_tokenizer import ByteRenderer
+from cotrain.recipes.grpo import grpo
 from cotrain.recipes.tango import tango
 from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.role import Role
@@ -451,6 +455,46 @@ def test_the_command_scores_a_run(given, sheet, tmp_path, capsys):
     assert json.loads((run / "suite-gsm8k-step-0.json").read_text()) == at_start
     assert json.loads((run / "suite-gsm8k.json").read_text()) == solved
     command_refuses([*words[:2], "--data", str(long)], "E_COMMAND_LINE: --data | --suite", capsys)
+
+
+def test_rows_of_a_model_are_not_those_of_one_that_took_its_place(sheet, tmp_path):
+    """The key had the path of the model alone: one that was taught on in place was given the old one's figures."""
+    model, place = tmp_path / "model", tmp_path / "scores"
+    shutil.copytree(TINY, model)
+    lines = []
+
+    def evaluate():
+        options = SuiteOptions(samples=1, max_tokens=4)
+        return evaluate_suites(model, ["gsm8k"], [str(sheet)], options=options, out=place, say=lines.append)[0]
+
+    first = evaluate()
+    rows = (place / "suite-gsm8k.jsonl").read_bytes()
+    for file in model.iterdir():
+        os.utime(file, (1, 1))  # files that were copied are still the same
+    assert evaluate() == first and not (place / "earlier").exists()
+
+    weights = load_file(model / "model.safetensors")
+    save_file({name: -tensor for name, tensor in weights.items()}, model / "model.safetensors", {"format": "pt"})
+    second = evaluate()
+    assert first["settings"] | {"weights": second["settings"]["weights"]} == second["settings"] != first["settings"]
+    assert "other settings (weights)" in "".join(lines)
+    assert next((place / "earlier").glob("*.jsonl")).read_bytes() == rows != (place / "suite-gsm8k.jsonl").read_bytes()
+
+
+@pytest.mark.whole
+def test_rows_of_a_run_are_not_those_of_one_that_took_its_place(sheet, tmp_path):
+    run, place = tmp_path / "run", tmp_path / "scores"
+    scores = []
+    for rate in (1e-3, 1e-2):
+        recipe = grpo(model=TINY, tasks=EASY, steps=1, tasks_per_step=2, group_size=2, kl=0.0, lr=rate)
+        api.run(override(recipe, ["evaluation.splits=[]", "evaluation.tasks=1"]), run)
+        options = SuiteOptions(samples=1, max_tokens=4)
+        for _ in range(2):
+            scores += evaluate_suites(run, ["gsm8k"], [str(sheet)], options=options, out=place)
+        run.rename(tmp_path / f"run {rate:g}")
+    first, first_again, second, second_again = (score["settings"] for score in scores)
+    assert first == first_again and second == second_again
+    assert first | {"checkpoint": second["checkpoint"]} == second != first
 
 
 def test_graders_are_closed_where_the_suites_end_with_an_error(sheet, tmp_path, monkeypatch):

@@ -24,7 +24,7 @@ from cotrain.recipes.tango import tango
 from cotrain.rollout import common_roles
 from cotrain.rollout.role import Role
 from cotrain.storage import checkpoints
-from cotrain.storage.file_ops import Files
+from cotrain.storage.file_ops import Files, is_staging_of
 from cotrain.storage.ledger import Ledger
 from tests.helpers import EASY, TINY
 from tests.sentences import command_refuses, refuses
@@ -240,7 +240,7 @@ def test_stored_verifiers_review_the_runs_own_rollouts(tmp_path, capsys, monkeyp
     write = Files.write
 
     def refuse_result(self, file, block):
-        if file.name.name == ".reviewed.json.staging":
+        if is_staging_of(file.name.name, "reviewed.json"):
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(self, file, block)
 

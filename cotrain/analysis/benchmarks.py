@@ -13,8 +13,8 @@ What came of each sample is a row of ``suite-NAME.jsonl`` in the run directory, 
 (``metrics/suites.py``) next to the settings they were made with; with ``--step N`` these are ``suite-NAME-step-N``. The
 rows are written as they are made, and the episodes of those that are being made are kept beside them
 (``runs/kept_episodes.py``): the same command goes on where it was interrupted, and only prints what is finished. Rows
-of other settings, such as another checkpoint or more samples, are never written over: they go to the folder
-``earlier``, and come back from there when their settings do.
+of other settings, such as another checkpoint, other weights at the same path or more samples, are never written over:
+they go to the folder ``earlier``, and come back from there when their settings do.
 
 Left out: few-shot prompts, tools. A sample that does not fit its model's context counts as wrong.
 """
@@ -92,6 +92,7 @@ from cotrain.runs.choose_formats import (
 )
 from cotrain.runs.directory import EARLIER, RunDirectory, estimates_json
 from cotrain.runs.kept_episodes import EpisodeKeeper, place_of
+from cotrain.runs.model_paths import weights_of
 from cotrain.runs.out_of_room import DiskRetry
 from cotrain.storage.file_ops import REAL_FILES, make_directory, replace_file, report_disk_errors
 from cotrain.storage.jsonl import JsonlWriter, encode_row, read_jsonl
@@ -199,6 +200,9 @@ def evaluate_suites(
             # Of rows in the run itself its name is nothing that they depend on: a run may be moved.
             "run": str(directory) if is_model or out is not None else ".",
             "step": trainer.finished_steps,
+            # At one path, and after as many steps, another model may be: one that was trained again, or taught on.
+            "weights": {policy: digest for policy, digest in weights_of(recipe.policies).items() if digest},
+            "checkpoint": "" if is_model else opening.checkpoint_digest(directory, trainer.finished_steps),
             "seed": trainer.recipe.seed,
             "cotrain": __version__,
         }

@@ -26,6 +26,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import os
 import platform
 import shutil
 import sys
@@ -51,7 +52,7 @@ from cotrain.core.verbosity import count_of, print_note
 from cotrain.metrics.starved import SKIPPED
 from cotrain.runs.log import LOG_FILE as LOG
 from cotrain.storage import checkpoints
-from cotrain.storage.file_ops import FileDigest, digest_of, replace_file, report_disk_errors
+from cotrain.storage.file_ops import FileDigest, digest_of, is_staging_of, replace_file, report_disk_errors
 from cotrain.storage.jsonl import cut_to_size, read_jsonl, truncate_after
 from cotrain.storage.ledger import Ledger
 from cotrain.storage.lock import NAME as LOCK
@@ -156,7 +157,7 @@ class RunDirectory:
         is_run = (self.path / RECIPE_FILE).exists()
         # Of a directory without recipe.json the staging file may be there, in which it was being written.
         names = (*FILES, *FOLDERS) if is_run else (*EARLY_FILES, RECIPE_FILE)
-        replaceable = {LOCK, *names, *map(_staging_name, names)}
+        replaceable = {LOCK, *names, *self._staging_files(names)}
         has_other_files = any(child.name not in replaceable for child in self.path.iterdir())
         if has_other_files or self.summary.exists():
             return False
@@ -174,9 +175,12 @@ class RunDirectory:
         if (self.path / RECIPE_FILE).exists():
             for name in FOLDERS:
                 shutil.rmtree(self.path / name, ignore_errors=True)
-        for name in FILES:
+        for name in (*FILES, *self._staging_files(FILES)):
             (self.path / name).unlink(missing_ok=True)
-            (self.path / _staging_name(name)).unlink(missing_ok=True)
+
+    def _staging_files(self, names: Sequence[str]) -> list[str]:
+        """The files here in which files of these names were being written."""
+        return [child for child in os.listdir(self.path) if any(is_staging_of(child, name) for name in names)]
 
     @classmethod
     def open(cls, path: Path | str) -> RunDirectory:
@@ -327,10 +331,6 @@ def _json_bytes(name: str, value: Any) -> bytes:
     indent = None if name in ("before_counts.json", AFTER_PROBLEMS) else 2
     text = json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8", "backslashreplace") + b"\n"  # a lone surrogate becomes JSON's escape for it
-
-
-def _staging_name(name: str) -> str:
-    return f".{name}.staging"
 
 
 def recipe_json(recipe: Recipe, *, checkpoint_every: int, keep_every: int = 0, async_steps: int = 0) -> dict[str, Any]:

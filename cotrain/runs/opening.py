@@ -26,7 +26,7 @@ from cotrain.runs import manifest
 from cotrain.runs.changes import recipe_to_measure
 from cotrain.runs.check_models import check_tools
 from cotrain.runs.code_record import code_json
-from cotrain.runs.directory import RunDirectory, estimates_json, resolved_json
+from cotrain.runs.directory import RunDirectory, estimates_json, resolved_json, sha256_of
 from cotrain.runs.fitting import with_packing
 from cotrain.runs.kept_episodes import EpisodeKeeper, place_of
 from cotrain.runs.out_of_room import DiskRetry
@@ -140,9 +140,18 @@ def point_stamp(directory: Path | str, step: int) -> list[Any]:
     as its stamp is the same, also of a directory that was moved."""
     if is_model(directory):
         return [stamp_of(str(directory)) or str(directory), __version__]
-    run = RunDirectory(directory)
-    checkpoint = run.checkpoints / checkpoints.step_name(step)
-    return [step, stamp_of(str(checkpoint)), stamp_of(str(run.path / "provenance.json")), __version__]
+    provenance = RunDirectory(directory).path / "provenance.json"
+    return [step, checkpoint_digest(directory, step), _digest_of_file(provenance), __version__]
+
+
+def checkpoint_digest(directory: Path | str, step: int) -> str:
+    """SHA-256 of a checkpoint's manifest, which has the hash of each of its files; "" where there is none, as at the
+    start of a run."""
+    return _digest_of_file(RunDirectory(directory).checkpoints / checkpoints.step_name(step) / checkpoints.MANIFEST)
+
+
+def _digest_of_file(file: Path) -> str:
+    return sha256_of(file) if file.is_file() else ""
 
 
 def evaluate(

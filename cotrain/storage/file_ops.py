@@ -305,6 +305,11 @@ def replace_file(path: Path, payload: bytes, *, files: Files = REAL_FILES) -> No
         files.sync_directory(path.parent)
 
 
+def is_staging_of(name: str, target: str) -> bool:
+    """Whether a file of this name is one in which the file ``target`` beside it is being written, or was."""
+    return name.startswith(f".{target}.") and name.endswith(STAGING)
+
+
 def _staging_prefix(path: Path) -> str:
     """The beginning of the names of this machine's staging files for ``path``. The number of the process follows, which
     another machine, or another container, that shares the directory may have given too."""

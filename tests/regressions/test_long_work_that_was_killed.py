@@ -28,7 +28,7 @@ from cotrain.recipes.tango import tango
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.runs import kept_episodes, opening
-from cotrain.storage.checkpoints import step_name
+from cotrain.storage.checkpoints import MANIFEST, step_name
 from cotrain.storage.kept_work import KeptWork, kept_work
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY, spoken
@@ -116,15 +116,15 @@ def test_many_samples_of_a_run_go_on_where_they_stopped(run_to_measure, tmp_path
 def test_work_on_a_run_that_was_moved_goes_on(tmp_path):
     """The path of the run was a part of what its work depends on."""
     run = tmp_path / "run"
-    weights = run / "checkpoints" / step_name(2) / "weights"
-    weights.parent.mkdir(parents=True)
-    weights.write_text("a")
+    record = run / "checkpoints" / step_name(2) / MANIFEST
+    record.parent.mkdir(parents=True)
+    record.write_text("a")
     for name in ("recipe.json", "provenance.json"):
         (run / name).write_text("{}")
     before = opening.point_stamp(run, 2)
-    moved = run.rename(tmp_path / "moved")
+    moved = shutil.copytree(run, tmp_path / "moved", copy_function=shutil.copyfile)  # with other times, as `cp -r` does
     assert opening.point_stamp(moved, 2) == before != opening.point_stamp(moved, 0)
-    (moved / weights.relative_to(run)).write_text("ab")
+    (moved / record.relative_to(run)).write_text("b")
     assert opening.point_stamp(moved, 2) != before
 
 

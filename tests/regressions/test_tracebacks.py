@@ -10,6 +10,7 @@ from cotrain.cli.main import main
 from cotrain.config.override import override
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.tango import tango
+from cotrain.storage.file_ops import DiskError, Files, replace_file
 from tests.helpers import EASY, TINY
 from tests.sentences import command_refuses, refuses
 
@@ -86,10 +87,23 @@ def test_a_chat_template_that_fails(tmp_path, capsys):
 
 @pytest.mark.whole
 def test_a_directory_in_which_a_run_was_killed_as_it_began(tmp_path, capsys):
+    class KilledFiles(Files):
+        """Leave what is being written, as a kill does."""
+
+        def rename(self, source, target):
+            raise OSError
+
+        def remove(self, path):
+            pass
+
     out = tmp_path / "run"
     out.mkdir()
-    for name in (".lock", ".recipe.json.staging", "seal.json", "provenance.json", ".seal.json.staging"):
+    for name in (".lock", "seal.json", "provenance.json"):
         (out / name).write_text("{")
+    for name in ("recipe.json", "seal.json"):
+        with pytest.raises(DiskError):
+            replace_file(out / name, b"{", files=KilledFiles())
+    assert len(list(out.glob(".*.staging"))) == 2
     command_refuses(["resume", out], "E_NOT_RUN_DIRECTORY: recipe.json", capsys)
     assert main(["run", "grpo", "--model", TINY, *SMALL, "--out", str(out)]) == 0
     assert not list(out.glob(".*.staging"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FunctionType
@@ -31,7 +31,7 @@ from cotrain.runs.foreign_files import ForeignRollout, ForeignRun, read_foreign_
 from cotrain.runs.foreign_run import foreign_alarms, write_as_run
 from cotrain.runs.foreign_truth import Graded, grade_by_program, grade_by_reference, with_references
 from cotrain.storage.file_ops import DiskError, digest_of
-from cotrain.storage.kept_work import KeptWork, claim_place
+from cotrain.storage.kept_work import KeptWork, claim_place, kept_work
 
 MOST_DISAGREEMENTS = 50
 
@@ -66,23 +66,23 @@ def audit_files(
         estimate, plan = _with_labels(run, options, notes, work)
         if options.out is not None:
             write_as_run(run, options.out)
-    differing = [rollout for rollout in run.rollouts if outcome_of(rollout) in ("fp", "fn")]
-    differing.sort(key=lambda rollout: (-rollout.step, rollout.task, rollout.member))
-    return AuditResult(
-        run=run,
-        truth_source=graded.source,
-        reasons=graded.reasons,
-        rates=error_rates(run.rollouts),
-        windows=step_windows(run.rollouts),
-        trends=error_trends(run.rollouts),
-        alarms=foreign_alarms(run),
-        habits=new_habits(run.rollouts),
-        disagreements=[rollout.address for rollout in differing[:MOST_DISAGREEMENTS]],
-        differing=len(differing),
-        estimate=estimate,
-        plan=plan,
-        notes=notes,
-    )
+        differing = [rollout for rollout in run.rollouts if outcome_of(rollout) in ("fp", "fn")]
+        differing.sort(key=lambda rollout: (-rollout.step, rollout.task, rollout.member))
+        return AuditResult(
+            run=run,
+            truth_source=graded.source,
+            reasons=graded.reasons,
+            rates=error_rates(run.rollouts),
+            windows=step_windows(run.rollouts),
+            trends=error_trends(run.rollouts),
+            alarms=foreign_alarms(run),
+            habits=new_habits(run.rollouts),
+            disagreements=[rollout.address for rollout in differing[:MOST_DISAGREEMENTS]],
+            differing=len(differing),
+            estimate=estimate,
+            plan=plan,
+            notes=notes,
+        )
 
 
 # -- the truth
@@ -163,20 +163,13 @@ def _kept_labels(paths: Sequence[Path], options: AuditOptions, say: Callable[[st
         "program": [str(program.resolve()), name, digest_of(program.read_bytes()).sha256],
         "rollouts": [str(path.resolve()) for path in paths],
     }
-    try:
-        work = KeptWork((options.out or Path("audit-labels")).absolute(), depends_on)
-    except DiskError as error:
-        say(f"note: labels are not kept while they are given: {error}")
-        yield None
-        return
-    if work.found:
-        say(f"going on with {count_of(work.found, 'label')} that an earlier try has left in {work.path}")
-    try:
+    with ExitStack() as stack:
+        try:
+            work = stack.enter_context(kept_work((options.out or Path("audit-labels")).absolute(), depends_on, say))
+        except DiskError as error:
+            say(f"note: labels are not kept while they are given: {error}")
+            work = None
         yield work
-    except BaseException:
-        work.close()
-        raise
-    work.finish()
 
 
 def _with_labels(
