@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cotrain.core.errors import CotrainError, DataError
-from cotrain.core.notes import ANSWER, STEPS
+from cotrain.core.notes import ANSWER, PROBLEM, STEPS
 from cotrain.core.seeding import rng_of
 from cotrain.data.word_problems.corpus import as_conversation, derived_review, final_verdict
 from cotrain.data.word_problems.oracle import read_steps
@@ -42,13 +42,17 @@ def true_review(problem: Problem, steps: Sequence[str], answer: str) -> Conversa
     return as_conversation(fill_template(REVIEW, problem=problem.text, solution=write_solution(steps, answer)), review)
 
 
-def solutions_of(run: Path, step: int) -> Iterator[tuple[str, list[str], str]]:
-    """Task, steps and answer of each solution of a step of a run that can be read."""
+def solutions_of(run: Path, step: int, source: WordProblems) -> Iterator[tuple[Problem, list[str], str]]:
+    """Problem, steps and answer of each solution of a step of a run that can be read. Raises DataError for a run whose
+    problems are not those of ``source``."""
     for episode in Ledger(run / "episodes").read(step):
         for trace in episode.traces:
             answer = ANSWER.of(trace)
             if trace.role == "solver" and trace.failure is None and answer is not None:
-                yield episode.task_id, [text for _, _, text in STEPS.of(trace) or ()], answer
+                problem = problem_of(episode.task_id, source)
+                if problem.text != PROBLEM.of(trace):
+                    raise DataError(f"{run}: its problems are others; expected --operations as the run had them")
+                yield problem, [text for _, _, text in STEPS.of(trace) or ()], answer
 
 
 def drawn_reviews(run: Path, source: WordProblems, count: int) -> list[Conversation]:
@@ -59,14 +63,14 @@ def drawn_reviews(run: Path, source: WordProblems, count: int) -> list[Conversat
     reviews = []
     for place, step in enumerate(run_steps):
         wanted = count * (place + 1) // len(run_steps) - count * place // len(run_steps)
-        solutions = list(solutions_of(run, step))
+        solutions = list(solutions_of(run, step, source))
         if len(solutions) < wanted:
             raise DataError(
                 f"{run}: step {step} has {len(solutions)} readable solutions, and {wanted} of each step are needed; "
                 "lower --solutions"
             )
-        for task_id, steps, answer in rng_of("mended verifier", step).sample(solutions, wanted):
-            reviews.append(true_review(problem_of(task_id, source), steps, answer))
+        for problem, steps, answer in rng_of("mended verifier", step).sample(solutions, wanted):
+            reviews.append(true_review(problem, steps, answer))
     if len(reviews) < count:
         raise DataError(f"{run} has no training steps; expected a run of word problems with stored rollouts")
     return reviews

@@ -102,6 +102,9 @@ def test_a_run_gives_true_reviews_of_its_solutions(tmp_path: Path, capsys: pytes
     with pytest.raises(SystemExit):
         mended_verifier.main([str(run), "--solutions", "60", *flags])
     assert "lower --solutions" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        mended_verifier.main([str(run), "--solutions", "6", "--out", str(out)])  # of problems of four steps
+    assert "its problems are others" in capsys.readouterr().err
     mended_verifier.main(flags)
     assert len(out.read_text().splitlines()) == 3
 
