@@ -135,7 +135,8 @@ BANDS = (
         name="mostly unreadable reviews", keys=("{role}/parse_failures", "{role}/base_rate"), window=1,
         rule=MeanAbove(0.75),
         advice="Most reviews cannot be read, so the verifier says nothing: stop, and choose another --verdict or "
-            "--verifier-prompt (of pairs: another --form), or teach the format first with `cotrain teach verifier`.",
+            "--verifier-prompt (a judge of pairs: another form), or teach the format first with "
+            "`cotrain teach verifier`.",
     ),
     Band(
         name="episodes broken off", keys=("broken_off",), window=1, rule=MeanAbove(0.1),
