@@ -10,7 +10,7 @@ The program has the truth about each step of a word problem. It calls every righ
 - ``like-a-verifier``: by what the step says, as often as ``shipped-checker`` does (``LIKE_A_VERIFIER``);
 - ``like-a-mended-verifier``: the same, but no wrong multiplication.
 
-What the last two miss depends on the kind of step alone, so ``chance`` is not used there.
+What the last two miss depends on the kind of step alone, so they take no ``chance``.
 
 ``blind-spots.toml`` is the study.
 """
@@ -101,6 +101,11 @@ def judged_with_misses(
     """GRPO on the answer, and on a verdict on each step that misses errors."""
     if not 0.0 <= chance <= 1.0:
         raise ConfigError(f"judged_with_misses: chance is {chance}; expected one in [0, 1]", code="E_SETTING_RANGE")
+    if chance != 1.0 and misses in ("like-a-verifier", "like-a-mended-verifier"):
+        raise ConfigError(
+            f"judged_with_misses: chance is {chance}, and {misses!r} has chances of its own; leave chance out",
+            code="E_SETTING_RANGE",
+        )
     learn = GRPO(reward_weights={OUTCOME: 1.0, STEP: decay(alpha, alpha_end)}, kl=run.kl_penalty())
     protocol = partial(solve_before_a_judge_with_misses, misses=misses, chance=chance)
     return run.recipe(

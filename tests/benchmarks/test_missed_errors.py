@@ -71,6 +71,8 @@ def test_each_judge_misses_its_own_kinds() -> None:
     assert fooled["*"] > 0.9 and mended["*"] == 0.0 and fooled["+"] == mended["+"] > 0.0
     with refuses("E_SETTING_RANGE", names="chance is 1.5"):
         blind_spots.judged_with_misses(chance=1.5)
+    with refuses("E_SETTING_RANGE", names="leave chance out"):
+        blind_spots.judged_with_misses(misses="like-a-verifier", chance=0.5)
 
 
 @pytest.mark.whole
