@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     """Make shipped-checker from nothing: tokenizer, practice, settling, mending, sharpening."""
     parser = Parser(prog="python -m bases", description=main.__doc__)
     parser.add_argument("--out", required=True, metavar="DIR", help="where the models go")
-    parser.add_argument("--size", choices=("0.3M", "1M", "3M", "8M"), default="1M", help="parameters")
+    parser.add_argument("--size", choices=("0.1M", "0.3M", "1M", "3M", "8M"), default="1M", help="parameters")
     parser.add_argument(
         "--tokens", type=whole_number(1), metavar="N", help="of practice (default: those of the shipped base)"
     )

@@ -41,6 +41,7 @@ NAME = "base-checker"
 LENGTH = 512  # tokens of a row: every conversation of practice fits
 BATCH = 8192  # tokens of one optimiser step
 SIZES = {
+    "0.1M": {"depth": 3, "width": 40, "heads": 4, "kv_heads": 2, "feed_forward": 120},
     "0.3M": {"depth": 3, "width": 80, "heads": 4, "kv_heads": 2, "feed_forward": 240},
     "1M": {"depth": 4, "width": 128, "heads": 4, "kv_heads": 2, "feed_forward": 384},
     "3M": {"depth": 6, "width": 192, "heads": 6, "kv_heads": 3, "feed_forward": 576},
