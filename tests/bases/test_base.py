@@ -76,7 +76,9 @@ def test_practice_begins_with_short_problems_and_settling_has_all_lengths():
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(("size", "least", "most"), [("0.3M", 2.5e5, 3.5e5), ("3M", 2.5e6, 3.5e6), ("8M", 7e6, 9e6)])
+@pytest.mark.parametrize(
+    ("size", "least", "most"), [("0.1M", 7e4, 1.2e5), ("0.3M", 2.5e5, 3.5e5), ("3M", 2.5e6, 3.5e6), ("8M", 7e6, 9e6)]
+)
 def test_sizes_have_as_many_parameters_as_they_say(size, least, most):
     _, tokenizer = load_model(TINY)
     count = sum(p.numel() for p in new_model(config_for(tokenizer, **SIZES[size]), 0).parameters())
