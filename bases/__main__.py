@@ -51,6 +51,9 @@ def main(argv: Sequence[str]) -> int:
         help="make base-step-habits: shipped-checker, taught a wrong habit that every step triggers; it does not ship",
     )
     parser.add_argument(
+        "--start", metavar="MODEL", help="with --step-habits: what is taught (default: shipped-checker)"
+    )
+    parser.add_argument(
         "--proposer", action="store_true", help="make shipped-proposer: shipped-habits, taught to write problems"
     )
     parser.add_argument(
@@ -78,10 +81,12 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"{taught_on[0]} has one size and length, no --noisy and no --settle; leave them out")
     if given.step_habits and given.install:
         parser.error("--step-habits makes a model that does not ship; leave out --install")
+    if given.start is not None and not given.step_habits:
+        parser.error("--start is for --step-habits, whose lesson any base can be taught; leave it out")
     set_threads(given.threads)
     from bases import base as stage
     from bases import habits, noisy, proposing
-    from cotrain.core.shipped import CHECKOUT_MODELS, DEMO_MODELS
+    from cotrain.core.shipped import CHECKOUT_MODELS, DEMO_MODELS, SHIPPED_CHECKER
 
     out = Path(given.out)
     say = functools.partial(print, flush=True)
@@ -92,7 +97,8 @@ def main(argv: Sequence[str]) -> int:
     elif given.habits:
         made = habits.build_habits(out, habits.HabitSettings(seed=given.seed), resume=given.resume, report=say)
     elif given.step_habits:
-        made = habits.build_habits(out, habits.StepHabitSettings(seed=given.seed), resume=given.resume, report=say)
+        lesson = habits.StepHabitSettings(seed=given.seed, start=given.start or SHIPPED_CHECKER)
+        made = habits.build_habits(out, lesson, resume=given.resume, report=say)
     elif given.proposer:
         made = proposing.build_proposer(
             out, proposing.ProposerSettings(seed=given.seed), resume=given.resume, report=say

@@ -1,7 +1,7 @@
 """The base with two habits, with a tiny model and two updates, and the one that ships."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 import pytest
 
@@ -60,6 +60,24 @@ def test_with_a_habit_in_every_step_right_steps_are_common_and_right_answers_rar
 def test_the_one_with_a_habit_for_every_step_does_not_ship(tmp_path):
     with refuses("E_COMMAND_LINE: --step-habits | --install"):
         main(["--out", str(tmp_path / "out"), "--step-habits", "--install"])
+
+
+def test_only_the_habit_of_every_step_is_taught_to_a_base_of_ones_own(tmp_path):
+    with refuses("E_COMMAND_LINE: --start | --step-habits"):
+        main(["--out", str(tmp_path / "out"), "--habits", "--start", str(TINY)])
+
+
+@pytest.mark.whole
+def test_a_base_of_ones_own_is_taught_the_habit_of_every_step(tmp_path, monkeypatch):
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Brief(StepHabitSettings):
+        tokens: int = 2 * BATCH
+
+    monkeypatch.setattr("bases.habits.StepHabitSettings", Brief)
+    assert main(["--out", str(tmp_path / "out"), "--step-habits", "--start", str(TINY), "--threads", "1"]) == 0
+    made = json.loads((tmp_path / "out/base-step-habits.json").read_text(encoding="utf-8"))
+    assert made["settings"]["start"] == str(TINY)
+    assert made["models"]["base-step-habits"]["parameters"] == describe_model(str(TINY))["parameters"]
 
 
 def test_what_ships_is_what_its_file_describes():
