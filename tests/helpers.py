@@ -19,6 +19,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwe
 
 from cotrain.algorithms.contract import ContextTokens
 from cotrain.config.policies import Policy, program
+from cotrain.config.recipe import Recipe
+from cotrain.config.remote import remote
 from cotrain.core.seeding import Address, rng_of
 from cotrain.core.types import Completion, Grade, NoGrader, Sampling, StepVerdicts, Task
 from cotrain.data.word_problems.problem import Fact, assemble_problem
@@ -34,6 +36,7 @@ from cotrain.metrics.table import TABLE
 from cotrain.prompts.byte_tokenizer import ByteRenderer
 from cotrain.prompts.chat_template import Message
 from cotrain.rollout.event_loop import EngineEventLoop, engine_paused, gather
+from cotrain.runs import opening
 from cotrain.trainer.failures import Interrupted
 from cotrain.trainer.policy_store import PolicyStore
 
@@ -74,6 +77,14 @@ class Talks:
 
     def describe(self) -> dict[str, object]:
         return {"kind": self.name, "settings": {}}
+
+
+def with_silent_verifier(model: str) -> Recipe:
+    """The recipe of a model whose verifier is a server's that is gone."""
+    recipe = opening.recipe_of(model, judging=True)
+    gone = remote("http://127.0.0.1:9/v1", "judge", deadline=0.2)
+    roles = {**recipe.roles, "verifier": replace(recipe.roles["verifier"], policy="judge")}
+    return replace(recipe, policies={**recipe.policies, "judge": gone}, roles=roles)
 
 
 def tiny_model(kind: str = "llama", seed: int = 0) -> PreTrainedModel:

@@ -21,10 +21,11 @@ from cotrain.recipes.grpo import grpo
 from cotrain.rollout.common_roles import parse_review
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
+from cotrain.runs import opening
 from cotrain.runs.directory import RunDirectory
 from cotrain.serving.export import _attack_section
 from cotrain.storage.kept_work import kept_work
-from tests.helpers import EASY, spoken
+from tests.helpers import EASY, spoken, with_silent_verifier
 from tests.sentences import refuses
 
 TASKS = [EASY.get("test", index) for index in range(3)]
@@ -168,6 +169,15 @@ def test_what_cannot_be_attacked_is_told():
         attack("shipped", role="solver")
     with refuses("E_NO_JUDGE_ROLE", names="'grpo'"):
         judging_role(grpo(), "verifier")
+
+
+def test_a_verifier_that_is_gone_is_not_attacked(tmp_path, monkeypatch):
+    """What it never said was counted as verdicts that nobody can read."""
+    silent = with_silent_verifier("shipped")
+    monkeypatch.setattr(opening, "recipe_of", lambda directory, judging: silent)
+    with refuses("E_SERVER_SILENT", names=("ordinary solutions", "'judge'")):
+        attack("shipped", problems=4, out=tmp_path)
+    assert not (tmp_path / "attack.json").exists()
 
 
 @pytest.mark.whole

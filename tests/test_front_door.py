@@ -45,6 +45,21 @@ def test_a_trial_of_every_recipe_has_every_phase_in_a_few_steps():
         assert played == {*recipe.schedule.cycle, *(phase for phase, _ in recipe.schedule.warmup)}, name
 
 
+@pytest.mark.parametrize(("flags", "warmup"), [(["--rm-model", "shipped-rater"], []), ([], [("rm_start", 1)])])
+def test_a_trial_has_a_warm_up_where_the_run_has_one(flags, warmup):
+    """A reward model that has learned before was trained in a step that the run does not have."""
+    build = find_recipe("cooper")
+    parser, names = parser_of("cooper", build)
+    typed = ["--model", TINY, "--out", "none", *flags]
+    words = [*smoke_words(build, parser, names, typed, lambda parsed, arguments: build(**arguments)), *typed]
+    parsed = parser.parse_strictly(words)
+    given = typed_flags(words, parser)
+    values = {name: value for name, value in parsed_values(parsed, names).items() if name in given}
+    schedule = override(build(**values), parsed.set).schedule
+    assert [tuple(stage) for stage in schedule.warmup] == warmup
+    assert bool(warmup) == bool(build(model=TINY, rm_model=flags[1] if flags else None).schedule.warmup)
+
+
 @pytest.mark.whole
 def test_a_trial_is_short_and_says_so_and_flags_count_more(tmp_path, capsys):
     out = tmp_path / "run"

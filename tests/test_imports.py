@@ -112,6 +112,10 @@ def test_refusals_load_no_library(tmp_path):
         ["run", "grpo", "--set", "no.such=1", *out],
         ["run", "tango", "--verifier", "nobody", *out],
         ["run", "grpo", "--out", str(tmp_path / "full")],
+        ["study", "cieling"],
+        ["study", "nothing.toml"],
+        ["compare", "grpo", "tnago", *out],
+        ["export", "shipped", "--role", "solver", "--out", str(tmp_path / "full")],
         ["no-such-command"],
     ]
     for line, (code, loaded, said) in outcome_of(lines).items():

@@ -42,8 +42,9 @@ from cotrain.rollout.common_roles import parse_review, parse_solution
 from cotrain.rollout.role import Role
 from cotrain.rollout.runner import RolloutRunner
 from cotrain.rollout.verifier_roles import parse_gram
+from cotrain.runs import opening
 from cotrain.storage.file_ops import DiskError
-from tests.helpers import EASY, TINY, spoken
+from tests.helpers import EASY, TINY, spoken, with_silent_verifier
 from tests.sentences import command_refuses, refuses
 
 
@@ -371,6 +372,21 @@ def test_several_reviews_vote(given, tmp_path):
 
 
 # -- data and the command
+
+
+@pytest.mark.parametrize("suite", ["processbench", "gsm8k"])
+def test_a_suite_whose_verifier_is_gone_is_not_scored(given, tmp_path, monkeypatch, suite):
+    """What it never said was scored as verdicts that nobody can read."""
+    easy = [EASY.get("test", index) for index in range(3)]
+    questions = tmp_path / "questions.jsonl"
+    questions.write_text("".join(json.dumps({"question": task.prompt, "answer": task.gold}) + "\n" for task in easy))
+    silent = with_silent_verifier("shipped")
+    monkeypatch.setattr(opening, "recipe_of", lambda directory, judging: silent)
+    data = [f"processbench={given}" if suite == "processbench" else f"gsm8k={questions}"]
+    with refuses("E_SERVER_SILENT", names=(f"suite '{suite}'", "'judge'")):
+        evaluate_suites("shipped", [suite], data, options=SuiteOptions(samples=2), out=tmp_path / "out")
+    [rows] = (tmp_path / "out").glob("suite-*")
+    assert len(rows.read_text().splitlines()) == 1  # the settings
 
 
 def test_which_data_belongs_to_which_suite(tmp_path):

@@ -25,7 +25,7 @@ import argparse
 import hashlib
 import json
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
@@ -213,7 +213,17 @@ def evaluate_suites(
             own_settings = suite_settings(name, suite_items, runner, options, model_by_role)
             settings = base_settings | {"data": paths[name]} | own_settings
             rows_file = folder.path / f"{stem_of[name]}.jsonl"
-            rows = evaluate_suite(rows_file, name, suite_items, runner, options, settings, say, device=device)
+            rows = evaluate_suite(
+                rows_file,
+                name,
+                suite_items,
+                runner,
+                options,
+                settings,
+                say,
+                device=device,
+                checking_servers=trainer.checking_servers,
+            )
             result = _suite_result(name, suite_items, rows, options, settings, training)
             results.append(result)
             wait_for_room(folder.write_measurement, f"{stem_of[name]}.json", result)
@@ -481,9 +491,11 @@ def evaluate_suite(
     say: Callable[[str], None] = lambda text: None,
     *,
     device: str = "cpu",
+    checking_servers: Callable[[str], AbstractContextManager[object]] = nullcontext,
 ) -> list[SampleRow]:
     """The rows of a suite, one for each sample, in order; those that ``path`` holds from the same settings are kept.
-    ``device``: on which the models are."""
+    ``device``: on which the models are. ``checking_servers``: ``CoTrainer.checking_servers``, where a role's policy may
+    be a server's."""
     _exchange_rows(path, settings, say)
     rows_per_item = 1 if name in JUDGED else options.samples + 1  # samples and the greedy answer
     rows = _kept_rows(path, settings, rows_per_item, len(items))
@@ -508,7 +520,8 @@ def evaluate_suite(
                     work.within(f"chunk from {start} on"), place=place_of(device), say=say, batch=batch, step=step
                 )
                 printer.skip(_count_kept(keeper, name, len(chunk), options, compares=compares))
-                new = _chunk_rows(name, chunk, runner, options, keeper.collect)
+                with checking_servers(f"suite {name!r}"):  # raises before the rows are written
+                    new = _chunk_rows(name, chunk, runner, options, keeper.collect)
                 for row in new:
                     file.append(row)
                 file.sync()

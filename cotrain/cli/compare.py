@@ -87,6 +87,11 @@ def compare(argv: Sequence[str]) -> int:
             print_notice(
                 f"note: --{name.replace('_', '-')} is about the choice of a learning rate; without --rates unused"
             )
+    from cotrain.analysis.comparison.arms import parse_arm
+    from cotrain.config.registry import find_recipe
+
+    for arm in arguments.arms:
+        find_recipe(parse_arm(arm).target)  # raises here, before seconds of loading
     load_libraries()
     from cotrain import analysis
     from cotrain.data.sources import with_columns
@@ -173,16 +178,25 @@ def study(argv: Sequence[str]) -> int:
     add_device_flag(parser)
     add_count(parser, "--workers", "runs at a time (default: one a core)")
     add_changed_code_flag(parser)
-    parser.add_argument("--dry-run", action="store_true", help="check file and arms, print what they run, and stop")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--dry-run", action="store_true", help="check file and arms, print what they run, and stop")
+    instead.add_argument(
+        "--finished",
+        action="store_true",
+        help="end it at the first seeds that are finished in every arm; the tables say how many of how many",
+    )
     add_json_flag(parser)
     arguments = parser.parse_strictly(argv)
+    from cotrain.analysis.comparison.study_path import study_path
+
+    file = study_path(arguments.study)
     load_libraries()
     from cotrain.analysis.comparison.forecast import forecast
     from cotrain.analysis.comparison.study import run_study
-    from cotrain.analysis.comparison.study_file import git_status, read_study, study_path
+    from cotrain.analysis.comparison.study_file import git_status, read_study
 
     plan = read_study(
-        study_path(arguments.study),
+        file,
         workers=arguments.workers,
         device=device_of(arguments.device),
         changed_code=arguments.changed_code,
@@ -192,7 +206,7 @@ def study(argv: Sequence[str]) -> int:
         tell_result({"study": str(plan.path), "lines": lines})
         print_lines(lines)
         return 0
-    return _run_and_print(lambda: run_study(plan, say=print_progress), plan.out)
+    return _run_and_print(lambda: run_study(plan, say=print_progress, finished_only=arguments.finished), plan.out)
 
 
 def _run_and_print(work: Callable[[], dict[str, Any]], out: Path) -> int:

@@ -383,6 +383,9 @@ def export(argv: Sequence[str]) -> int:
     add_trust_flag(parser)
     arguments = parser.parse_strictly(argv)
     refuse_missing(arguments.directory)
+    from cotrain.storage.kept_work import check_can_be_filled
+
+    check_can_be_filled(Path(arguments.out))
     load_libraries()
     from cotrain.serving.export import export_policy
 

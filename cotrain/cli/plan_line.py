@@ -13,7 +13,7 @@ A recipe of one policy and one kind of step, which pays for nothing but answers,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -40,11 +40,13 @@ def plan_lines(recipe: Recipe) -> list[str]:
 def schedule_lines(recipe: Recipe) -> list[str]:
     """A line for each warm-up, and one for the cycle behind them."""
     schedule = recipe.schedule
-    lines = [_warmup_text(_who_learns(recipe, name), steps) for name, steps in schedule.warmup if steps]
+    warmup = [(name, steps) for name, steps in schedule.warmup if steps]
+    warmup_phases = [name for name, _ in warmup]
+    lines = [_warmup_text(recipe, name, steps, warmup_phases) for name, steps in warmup]
     phases = [(name, len(list(same))) for name, same in groupby(schedule.cycle)]  # (phase, its consecutive steps)
     takes_turns = len(phases) > 1
     if takes_turns:
-        turns = [f"{' and '.join(_who_learns(recipe, name))} for {count_of(steps, 'step')}" for name, steps in phases]
+        turns = [_turn_text(recipe, name, steps, schedule.cycle) for name, steps in phases]
         cycle = f"in turn: {', '.join(turns)}"
     else:
         policies = _who_learns(recipe, phases[0][0])
@@ -55,8 +57,22 @@ def schedule_lines(recipe: Recipe) -> list[str]:
     return [*lines, f"then{comma} {cycle}"]
 
 
-def _warmup_text(policies: list[str], steps: int) -> str:
-    return f"{' and '.join(policies)} {_verb(policies)} for {count_of(steps, 'step')}"
+def _warmup_text(recipe: Recipe, phase: str, steps: int, others: Sequence[str]) -> str:
+    policies = _who_learns(recipe, phase)
+    learns = f"{' and '.join(policies)} {_verb(policies)}"
+    return f"{learns} for {count_of(steps, 'step')}{_name_if_alike(recipe, phase, others)}"
+
+
+def _turn_text(recipe: Recipe, phase: str, steps: int, others: Sequence[str]) -> str:
+    policies = _who_learns(recipe, phase)
+    return f"{' and '.join(policies)} for {count_of(steps, 'step')}{_name_if_alike(recipe, phase, others)}"
+
+
+def _name_if_alike(recipe: Recipe, phase: str, others: Sequence[str]) -> str:
+    """`` (phase pairs)`` where the same policies learn in another of these phases; else "", as they tell it apart."""
+    policies = _who_learns(recipe, phase)
+    is_alike = any(_who_learns(recipe, other) == policies for other in others if other != phase)
+    return f" (phase {phase})" if is_alike else ""
 
 
 def _verb(policies: list[str]) -> str:

@@ -79,9 +79,8 @@ def _small_settings(defaults: Mapping[str, Any]) -> dict[str, Any]:
         "evaluate_every": 0,
     }
     for name in STAGE_LENGTHS:
-        steps = defaults.get(name, 0)
-        has_own_default = steps is None  # the recipe computes it, and it may be long
-        if has_own_default or steps > 1:
+        steps = defaults.get(name)
+        if steps is not None and steps > 1:  # None: the recipe computes it, and its schedule is made short below
             small[name] = 1
     if defaults.get("reviews", 0) > REVIEWS:
         small["reviews"] = REVIEWS

@@ -11,13 +11,13 @@ Left out: leniency about whole files (one that is missing, packed wrongly or emp
 
 from __future__ import annotations
 
-import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from cotrain.core.errors import DataError, UserError
+from cotrain.core.errors import DataError
 from cotrain.core.types import TaskSource
+from cotrain.storage.file_ops import replace_file
+from cotrain.storage.jsonl import encode_row
 
 SHOWN = 10_000  # characters of a row
 
@@ -58,19 +58,8 @@ class Quarantine:
         return f"{count} of {total} rows cannot be read and {verb} left out; the first: {self.refused[0].reason}"
 
     def write(self, path: str | Path) -> None:
-        """Write all that was set aside as JSON lines; the file is there whole or not at all. Raises UserError."""
-        target = Path(path)
-        staging = target.with_name(f".{target.name}.staging")
-        try:
-            with staging.open("w", encoding="utf-8") as stream:
-                stream.writelines(json.dumps(asdict(one), ensure_ascii=True) + "\n" for one in self.refused)
-                stream.flush()
-                os.fsync(stream.fileno())
-            staging.replace(target)
-        except OSError as error:
-            raise UserError(
-                f"{target}: cannot be written ({error.strerror}); name another file", code="E_QUARANTINE_UNWRITABLE"
-            ) from error
+        """Write all that was set aside as JSON lines; the file is there whole or not at all. Raises DiskError."""
+        replace_file(Path(path), b"".join(encode_row(asdict(one)) for one in self.refused))
 
 
 def quarantine_of(tasks: TaskSource) -> Quarantine | None:

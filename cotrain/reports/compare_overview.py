@@ -25,7 +25,7 @@ from cotrain.core.verbosity import count_of
 from cotrain.metrics.table import labelled_metric
 from cotrain.reports.compare_reach import find_levels
 from cotrain.reports.compare_table import VERDICTS, Runs, verdict_table
-from cotrain.reports.compare_words import AXES, UNITS, amount_text
+from cotrain.reports.compare_words import AXES, UNITS, amount_text, seeds_that_ran
 from cotrain.reports.guide import interval_text, number_text
 
 MOST_LACKING = 4  # figures that a sentence names of those that a recipe lacks
@@ -270,6 +270,15 @@ def few_tested_words(compare: Mapping[str, Any]) -> str:
     return f"{count_of(fewest, 'test problem')} a seed: nothing can be concluded" if fewest < FEW_TESTED else ""
 
 
+def early_end_words(compare: Mapping[str, Any]) -> str:
+    """How many of the planned seeds ran, where a study was ended at fewer, else ""."""
+    seeds = compare.get("seeds")
+    planned = compare.get("planned_seeds")
+    if not isinstance(seeds, int) or not isinstance(planned, int):  # the file may be anybody's
+        return ""
+    return f"Ended early: {seeds_that_ran(seeds, planned)}"
+
+
 def lacking_sentences(compare: Mapping[str, Any]) -> list[str]:
     """Which recipe lacks a headline figure that another one has, and why; comparisons of earlier versions do not
     say."""
@@ -293,7 +302,8 @@ def about_sentences(compare: Mapping[str, Any]) -> list[str]:
     budget = compare.get("budget")
     batches = _count_in_file(compare.get("batches"), "batch")
     few = few_tested_words(compare)
-    sentences = [f"{few}."] if few else []
+    early = early_end_words(compare)
+    sentences = [f"{warning}." for warning in (early, few) if warning]
     if equal == "updates":
         sentences.append(f"Every run lasts until its generator has had {batches} to learn from.")
     elif equal == "batches":

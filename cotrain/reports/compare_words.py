@@ -28,6 +28,10 @@ def slug_of(label: str) -> str:
     return slug
 
 
+def seeds_that_ran(seeds: int, planned: int) -> str:
+    return f"{seeds} of {count_of(planned, 'planned seed')} ran"
+
+
 def short_labels(labels: Sequence[str]) -> dict[str, str]:
     """Label → the label without the arguments that all arms have: ``tango:lr=1,alpha=0.5`` and ``tango:lr=1,alpha=1``
     become ``tango:alpha=0.5`` and ``tango:alpha=1``. If two labels would become equal, all stay as they are."""

@@ -34,6 +34,7 @@ TREND = 12  # bars of a spark line: the table fits 80 columns
 COLUMNS = ("accuracy", "balanced_accuracy")
 WELL_FORMED = 0.95  # a higher mean reward for the format is not shown
 SHORT_NAMES = {"accuracy": "right", "balanced_accuracy": "bal. acc."}
+PAIR_REWARDS = ("chosen", "label")  # 1 for the wanted reply of a pair that is given, 0 for the other one
 LEARNING_FIGURES = {  # metric of an objective, or of the ramp → (its label, whether it is a share)
     "process/pair_accuracy": ("answers in order by process rewards", True),
     "pair_accuracy": ("pairs in order", True),
@@ -224,7 +225,16 @@ def _process_tables(row: Mapping[str, Any]) -> list[Table]:
 def speaking_roles(row: Mapping[str, Any]) -> list[str]:
     """The roles that wrote something in this step: those with a length or an accuracy."""
     endings = ("/length", "/accuracy", "/balanced_accuracy")
-    return display_order(key.split("/")[0] for key in row if key.count("/") == 1 and key.endswith(endings))
+    roles = [key.split("/")[0] for key in row if key.count("/") == 1 and key.endswith(endings)]
+    return display_order(role for role in roles if not _has_given_pairs(row, role))
+
+
+def _has_given_pairs(row: Mapping[str, Any], role: str) -> bool:
+    """Whether a role's texts are pairs that were given, the wanted one rewarded as such: half of them are right,
+    whatever is learned."""
+    right = _number_or_none(row.get(f"{role}/accuracy"))
+    rewards = [_number_or_none(row.get(f"{role}/reward/{name}")) for name in PAIR_REWARDS]
+    return right is not None and right in rewards
 
 
 def learning_texts(row: Mapping[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from cotrain.core.verbosity import MAX_CHARS
 from cotrain.reports.compare_markdown import escape_markdown, table_section
 from cotrain.reports.compare_overview import TextTable, estimate_text
 from cotrain.reports.compare_table import is_share
-from cotrain.reports.compare_words import UNITS, amount_text
+from cotrain.reports.compare_words import UNITS, amount_text, seeds_that_ran
 from cotrain.reports.guide import number_text
 
 
@@ -31,9 +31,11 @@ def study_markdown(study: Mapping[str, Any]) -> str:
 
 
 def standing_lines(study: Mapping[str, Any]) -> list[str]:
-    """The lines that say what the results rest on: the file, its state in git, and the gate."""
+    """The lines that say what the results rest on: how many of the planned seeds ran, the file, its state in git, and
+    the gate."""
     when_written = "Written down before it ran" if study["git"]["committed"] else "NOT written down before it ran"
     lines = [
+        *early_end_lines(study),
         f"{when_written}: {study['git']['words']}.",
         f"Study file {study['study']}, sha256 {study['sha256']}; began {study['began']}.",
     ]
@@ -49,6 +51,14 @@ def standing_lines(study: Mapping[str, Any]) -> list[str]:
         lines.append(f"Gate: {gate['found']}.")
     else:
         lines.append(f"Gate, not run yet: {gate['asked']}.")
+    return lines
+
+
+def early_end_lines(study: Mapping[str, Any]) -> list[str]:
+    """A line for each part that was ended at fewer seeds than planned."""
+    lines = []
+    for name, counts in study.get("ended_early", {}).items():
+        lines.append(f"Ended early: {seeds_that_ran(counts['seeds'], counts['planned'])} in part {name}.")
     return lines
 
 

@@ -22,6 +22,7 @@ from cotrain.data.row_files import object_of
 from cotrain.formats.answers import answer_in
 from cotrain.grading.pool import GradingPool
 from cotrain.runs.foreign_files import ForeignRollout
+from cotrain.runs.kept_answers import KeptAnswers
 
 NO_ANSWER = "no answer found"
 START = 16  # letters of a question by which it is found in a prompt
@@ -64,26 +65,43 @@ def grade_by_reference(
     return Graded(rollouts=tuple(graded), source="the package's grader against the reference", reasons=dict(reasons))
 
 
-def grade_by_program(rollouts: Sequence[ForeignRollout], program: Callable[..., Any], name: str) -> Graded:
-    """Ask a function of the user's, of prompt, response and reference answer, what is right: True, False or None."""
+def grade_by_program(
+    rollouts: Sequence[ForeignRollout], program: Callable[..., Any], name: str, kept: KeptAnswers | None = None
+) -> Graded:
+    """Ask a function of the user's, of prompt, response and reference answer, what is right: True, False or None.
+    ``kept``: has what it said in an earlier try, of which it is not asked again, and keeps the rest."""
     reasons: Counter[str] = Counter()
     graded = []
-    for rollout in rollouts:
-        try:
-            said = program(rollout.prompt, rollout.response, rollout.gold)
-        except Exception as error:  # noqa: BLE001  code of the user's raises anything
-            reasons[failure_reason(name, error)] += 1
-            graded.append(rollout)
-            continue
-        if said is not None and said not in (True, False):
-            raise DataError(
-                f"{name}: returned {said!r:.40} for {rollout.where}; expected True, False or None",
-                code="E_TRUTH_NOT_BOOLEAN",
-            )
-        if said is None:
-            reasons["the program says nothing"] += 1
-        graded.append(replace(rollout, truth=None if said is None else bool(said)))
+    try:
+        for rollout in rollouts:
+            right = None if kept is None else kept.right(rollout)
+            if right is None:
+                right, reason = _ask_program(rollout, program, name)
+                if reason:
+                    reasons[reason] += 1
+                if right is not None and kept is not None:
+                    kept.add(rollout, right)
+            graded.append(replace(rollout, truth=right))
+    finally:
+        if kept is not None:
+            kept.write()
     return Graded(rollouts=tuple(graded), source=name, reasons=dict(reasons))
+
+
+def _ask_program(rollout: ForeignRollout, program: Callable[..., Any], name: str) -> tuple[bool | None, str]:
+    """What a program says of one answer; and where it says nothing, why."""
+    try:
+        said = program(rollout.prompt, rollout.response, rollout.gold)
+    except Exception as error:  # noqa: BLE001  code of the user's raises anything
+        return None, failure_reason(name, error)
+    if said is None:
+        return None, "the program says nothing"
+    if said not in (True, False):
+        raise DataError(
+            f"{name}: returned {said!r:.40} for {rollout.where}; expected True, False or None",
+            code="E_TRUTH_NOT_BOOLEAN",
+        )
+    return bool(said), ""
 
 
 def with_references(

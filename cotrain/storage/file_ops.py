@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import errno as codes
 import hashlib
-import itertools
 import os
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -93,7 +93,8 @@ def is_at(handle: int, path: Path) -> bool:
 
 
 STAGING = ".staging"  # end of the name of a file that is being written
-_STAGING_NUMBERS = itertools.count()  # of the files that this process writes
+ABANDONED_S = 86_400.0  # nobody pauses so long within a write: the writer of an older staging file was killed
+_SWEPT: set[Path] = set()  # files of which this process has removed what killed writers left
 
 PARTIAL = ".partial"  # end of the name of a directory that is being filled
 FILLING = f"{PARTIAL}.lock"  # end of the name of the lock of whoever fills it (``kept_work.py: claimed_directory``)
@@ -290,11 +291,11 @@ def replace_file(path: Path, payload: bytes, *, files: Files = REAL_FILES) -> No
 
     Raises DiskError; the old content is then untouched.
     """
-    staging = path.with_name(f"{_staging_prefix(path)}{os.getpid()}-{next(_STAGING_NUMBERS)}{STAGING}")
+    staging = path.with_name(f".{path.name}.{os.urandom(8).hex()}{STAGING}")
     with report_disk_errors(f"write {path}"):
         make_directory(files, path.parent)
         with suppress(OSError):  # what is in the way of a write is said by the write
-            _remove_staging_of_killed(path, files)
+            _remove_abandoned_staging(path, files)
         try:
             write_file(files, staging, payload)
             files.rename(staging, path)
@@ -310,32 +311,17 @@ def is_staging_of(name: str, target: str) -> bool:
     return name.startswith(f".{target}.") and name.endswith(STAGING)
 
 
-def _staging_prefix(path: Path) -> str:
-    """The beginning of the names of this machine's staging files for ``path``. The number of the process follows, which
-    another machine, or another container, that shares the directory may have given too."""
-    machine = hashlib.blake2b(os.uname().nodename.encode(), digest_size=4).hexdigest()
-    return f".{path.name}.{machine}-"
-
-
-def _remove_staging_of_killed(path: Path, files: Files) -> None:
-    """Remove what processes of this machine that are no more have left of ``path``."""
-    prefix = _staging_prefix(path)
+def _remove_abandoned_staging(path: Path, files: Files) -> None:
+    """Remove what killed writers have left of ``path``. Their age tells them: a process number would not, as it may be
+    of another machine or container. The folder is listed once in a process, since it may have many files."""
+    place = path.absolute()
+    if place in _SWEPT:
+        return
+    _SWEPT.add(place)
     for name in os.listdir(path.parent):
-        if not (name.startswith(prefix) and name.endswith(STAGING)):
-            continue
-        process, _, _ = name.removeprefix(prefix).partition("-")
-        if process.isdecimal() and not _is_running(int(process)):
-            files.remove(path.with_name(name))
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)  # sends nothing
-    except ProcessLookupError:
-        return False
-    except (OSError, OverflowError):
-        return True  # another user's
-    return True
+        staging = path.with_name(name)
+        if is_staging_of(name, path.name) and time.time() - staging.stat().st_mtime > ABANDONED_S:
+            files.remove(staging)
 
 
 @contextmanager

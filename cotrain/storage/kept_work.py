@@ -189,19 +189,20 @@ def claimed_directory(target: Path) -> Iterator[None]:
 
     Raises RunDirectoryError where the directory is not empty, or another command is filling it; DiskError where nothing
     can be written."""
-    _check_can_be_filled(target)
+    check_can_be_filled(target)
     whole = target.resolve()
     folder, name = (whole, FILLING) if whole.is_dir() else (whole.parent, f".{whole.name}{FILLING}")
     claim_place(folder)
     lock = RunLock(folder, name, what=str(target))
     try:
-        _check_can_be_filled(target)  # another command may have ended since
+        check_can_be_filled(target)  # another command may have ended since
         yield
     finally:
         lock.remove()
 
 
-def _check_can_be_filled(target: Path) -> None:
+def check_can_be_filled(target: Path) -> None:
+    """Raise RunDirectoryError for a directory with something in it."""
     if not can_be_filled(target):
         raise RunDirectoryError(f"{target} is not an empty directory; choose another --out", code="E_OUT_NOT_EMPTY")
 

@@ -547,7 +547,7 @@ class CoTrainer:
         runner = self.evaluation_runner
         runner.progress = self.eval_progress
         size = group_size or evaluation.group_size
-        with self._checking_servers(f"held-out problems of {split}"):
+        with self.checking_servers(f"held-out problems of {split}"):
             metrics, episodes = measure_protocol(
                 evaluation, runner, tasks, split=split, group_size=size, collect=collect
             )
@@ -564,7 +564,7 @@ class CoTrainer:
 
         ``greedy``: measure twice, the second time with verifiers at temperature 0, on the same solutions."""
         tasks = held_out(self.recipe.tasks, split, count, self.recipe.seed)
-        with self._checking_servers(f"fixed solutions of {split}"):
+        with self.checking_servers(f"fixed solutions of {split}"):
             metrics, episodes = self._measure_on_fixed_solutions(split, tasks)
             if greedy:
                 greedy_metrics, _ = self._measure_on_fixed_solutions(split, tasks, greedy_verifiers=True)
@@ -596,9 +596,9 @@ class CoTrainer:
         return of_verifiers, episodes
 
     @contextmanager
-    def _checking_servers(self, where: str) -> Iterator[None]:
-        """Raise TooManyFailures if a server left most requests of the block unanswered. ``where`` names the block in
-        the error."""
+    def checking_servers(self, where: str) -> Iterator[None]:
+        """Raise ServerSilent if a server left most requests of the block unanswered. ``where`` names the block in the
+        error."""
         before = self.policies.outside_counts()
         yield
         counts = {key: value - before[key] for key, value in self.policies.outside_counts().items()}

@@ -4,10 +4,12 @@ import json
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from cotrain.analysis.audit.auditing import AuditOptions, audit_files
 from cotrain.analysis.audit.judge_error import cut_steps, error_rates, error_trends, step_windows
 from cotrain.analysis.audit.labelling import (
     estimate_by_labels,
@@ -21,6 +23,8 @@ from cotrain.analysis.audit.novelty import new_habits
 from cotrain.cli.main import main
 from cotrain.runs.foreign_files import ForeignRollout, read_foreign_run
 from cotrain.runs.foreign_run import foreign_alarms, metrics_rows
+from cotrain.runs.kept_answers import WRITE_EVERY_S, KeptAnswers
+from cotrain.storage.kept_work import KeptWork
 from tests.sentences import command_refuses
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets" / "foreign"
@@ -318,41 +322,65 @@ def right(prompt, response, reference):
 """
 
 
-def test_labels_of_a_program_that_was_stopped_are_kept(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("words", [["--truth-by"], ["--no-grade", "--label", "60", "--labels"]], ids=["all", "sample"])
+def test_what_a_program_that_was_stopped_has_said_is_kept(tmp_path, capsys, monkeypatch, words):
     """A slow program was asked about all answers again. What it failed at is asked again, whatever was kept."""
     monkeypatch.chdir(tmp_path)
     program = tmp_path / "slow.py"
     program.write_text(STOPPED)
     file = write_rows(tmp_path / "rows.jsonl", fooled_rows())
-    words = ["audit", str(file), "--no-grade", "--labels", f"{program}:right", "--label", "60", "--json"]
+    command = ["audit", str(file), *words, f"{program}:right", "--json"]
 
     def times_asked():
         return len((tmp_path / "asked.txt").read_text())
 
-    assert main(words) == 130
+    assert main(command) == 130
     assert times_asked() == 20
-    (kept,) = tmp_path.glob(".audit-labels.*.partial")
-    n_kept = kept.read_text().count('"value"')
+    (kept,) = tmp_path.glob(".audit.*.partial")
+    n_kept = len(json.loads(kept.read_text().splitlines()[1])["value"])
     assert 15 < n_kept <= 19
     capsys.readouterr()
-    assert main(words) == 0
+    assert main(command) == 0
     said = capsys.readouterr()
-    went_on = json.loads(said.out)["estimate"]
+    went_on = json.loads(said.out)
     n_again = times_asked() - 20
     assert not list(tmp_path.glob(".*.partial")) and "going on with what an earlier try has left" in said.err
-    assert main(words) == 0
-    in_one_go = json.loads(capsys.readouterr().out)["estimate"]
+    assert main(command) == 0
+    in_one_go = json.loads(capsys.readouterr().out)
     assert times_asked() == 20 + n_again + (n_again + n_kept) and in_one_go == went_on
 
 
-def test_labels_without_a_place_are_said_not_to_be_kept(tmp_path, capsys, monkeypatch):
+def test_what_a_slow_program_says_is_kept_while_it_is_asked(tmp_path):
+    """A kill leaves it no moment to write."""
+    rollouts = read_foreign_run([write_rows(tmp_path / "rows.jsonl", fooled_rows())]).rollouts[:2]
+    work = KeptWork(tmp_path / "audit", {})
+    kept = KeptAnswers(work, "truth")
+    for rollout in rollouts:
+        time.sleep(WRITE_EVERY_S)
+        kept.add(rollout, True)
+    work.close()  # as a kill, without a last write
+    again = KeptAnswers(KeptWork(tmp_path / "audit", {}), "truth")
+    assert [again.right(rollout) for rollout in rollouts] == [True, True]
+
+
+def test_a_program_that_fails_says_nothing_of_an_answer_whose_truth_is_in_a_column(tmp_path):
+    """The column's word was counted as the program's."""
+    program = tmp_path / "broken.py"
+    program.write_text("def right(prompt, response, reference):\n    raise ValueError('not today')\n")
+    rows = [{**row, "truth": True} for row in fooled_rows()]
+    file = write_rows(tmp_path / "rows.jsonl", rows)
+    found = audit_files([file], AuditOptions(columns={}, truth_by=f"{program}:right"))
+    assert {rollout.truth for rollout in found.run.rollouts} == {None}
+
+
+def test_without_a_place_it_is_said_that_nothing_is_kept(tmp_path, capsys, monkeypatch):
     program = tmp_path / "mine.py"
     program.write_text("def right(prompt, response, reference):\n    return True\n")
     file = write_rows(tmp_path / "rows.jsonl", fooled_rows())
     monkeypatch.chdir("/proc")
     assert main(["audit", str(file), "--no-grade", "--labels", f"{program}:right", "--label", "8", "--json"]) == 0
     said = capsys.readouterr()
-    assert "labels are not kept" in said.err and json.loads(said.out)["estimate"]["labels"] > 0
+    assert "mine.py:right says is not kept" in said.err and json.loads(said.out)["estimate"]["labels"] > 0
 
 
 @pytest.mark.parametrize(

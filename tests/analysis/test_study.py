@@ -21,7 +21,8 @@ from cotrain.analysis.comparison.compare import claim_directory
 from cotrain.analysis.comparison.forecast import phase_counts, run_length
 from cotrain.analysis.comparison.runs import run_command
 from cotrain.analysis.comparison.study import run_count_lines, run_study
-from cotrain.analysis.comparison.study_file import FOLDER, Study, git_status, read_study, shipped_studies, study_path
+from cotrain.analysis.comparison.study_file import Study, git_status, read_study
+from cotrain.analysis.comparison.study_path import FOLDER, shipped_studies, study_path
 from cotrain.cli.main import main
 from cotrain.reports.study_words import study_markdown
 from tests.analysis.made_runs import made_run
@@ -106,6 +107,50 @@ def begun(study: Study) -> None:
 
 def killed(line: str) -> None:
     raise RuntimeError("killed")
+
+
+def test_a_study_ends_at_the_seeds_that_are_finished_in_every_arm(tmp_path):
+    """With fewer seeds than planned it had no table, but from a copy of its file and of its runs."""
+    study = read_study(written(tmp_path))
+    begun(study)
+    as_if_run(study)
+    run_study(study)
+    part = study.parts["2 steps"].out
+    unfinished = part / "outcome" / "seed-2"
+    unfinished.rename(tmp_path / "aside")
+    document = run_study(study, finished_only=True)
+    line = "Ended early: 2 of 3 planned seeds ran in part 2 steps."
+    assert document["ended_early"] == {"2 steps": {"seeds": 2, "planned": 3}}
+    assert [document["parts"][name]["seeds"] for name in study.parts] == [2, 3]
+    assert document["lines"][0] == line and not unfinished.exists()
+    assert (study.out / "table.md").read_text().splitlines()[4] == f"- {line}"
+    assert "- Ended early: 2 of 3 planned seeds ran.\n" in (part / "table.md").read_text()
+
+    (tmp_path / "aside").rename(unfinished)
+    assert run_study(study)["ended_early"] == {}
+    assert "Ended early" not in (study.out / "table.md").read_text() + (part / "table.md").read_text()
+
+
+def test_a_study_ends_at_no_seed_behind_one_that_is_not_finished(tmp_path):
+    study = read_study(written(tmp_path, FILE.split("[gate]")[0]))
+    begun(study)
+    as_if_run(study)
+    for name, seed in (("2 steps", 1), ("3 steps", 0)):
+        (study.parts[name].out / "oracle" / f"seed-{seed}").rename(tmp_path / name)
+    document = run_study(study, finished_only=True)
+    assert document["ended_early"] == {
+        "2 steps": {"seeds": 1, "planned": 3},
+        "3 steps": {"seeds": 0, "planned": 3},
+    }
+    assert list(document["parts"]) == ["2 steps"]
+
+
+def test_a_study_that_has_nothing_to_end_with(tmp_path, capsys):
+    file = written(tmp_path)
+    command_refuses(["study", file, "--finished"], f"E_STUDY_CANNOT_END: gate | cotrain study {file}", capsys)
+    without_gate = written(tmp_path / "other", FILE.split("[gate]")[0])
+    command_refuses(["study", without_gate, "--finished"], "E_STUDY_CANNOT_END: no seed is finished", capsys)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_file_says_what_each_part_compares(tmp_path):

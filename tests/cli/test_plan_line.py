@@ -5,7 +5,9 @@ import pytest
 from cotrain.cli.dry_run import WIDTH, as_comments
 from cotrain.cli.main import main
 from cotrain.cli.plan_line import plan_lines
+from cotrain.recipes.gram import gram
 from cotrain.recipes.grpo import grpo
+from cotrain.recipes.spin import spin
 from cotrain.recipes.tango import tango
 
 TURNS = ["plan: verifier learns for 40 steps", "then, in turn: generator for 3 steps, verifier for 1 step"]
@@ -48,6 +50,17 @@ def test_the_plan_of_a_run(settings, lines):
     first, *others = plan_lines(tango(**settings))
     assert [first, *(line.removeprefix("      ") for line in others)] == lines
     assert all(len(line) <= 80 for line in (first, *others))
+
+
+def test_phases_in_which_the_same_policies_learn_have_their_names():
+    """A judge that learns in two warm-ups stood in two lines that were the same."""
+    assert plan_lines(gram(unlabelled=1, warmup=1))[:3] == [
+        "plan: judge learns for 1 step (phase pairs)",
+        "      judge learns for 1 step (phase judge)",
+        "      then, in turn: generator for 1 step, judge for 1 step",
+    ]
+    turns = "generator for 1 step (phase opponent), generator for 1 step (phase former)"
+    assert plan_lines(spin())[1] == f"      then, in turn: {turns}"
 
 
 def test_one_policy_that_is_paid_for_answers_has_no_plan_to_tell():

@@ -1,12 +1,15 @@
 import gzip
 import json
 
+import pytest
+
 from cotrain.cli.main import main
 from cotrain.data.files import JsonlTasks
 from cotrain.data.malformed_rows import SHOWN, Quarantine
 from cotrain.data.programs import ProgramTasks
 from cotrain.data.read_rows import numbered_lines, parse_rows, read_rows, row_reader
 from cotrain.data.sources import from_description, task_source
+from cotrain.storage.file_ops import DiskError
 from tests.sentences import command_refuses, refuses
 
 GOOD = [json.dumps({"question": f"How many {n}?", "answer": str(n)}).encode() for n in range(40)]
@@ -57,8 +60,16 @@ def test_what_was_set_aside_is_written_whole(tmp_path):
     aside.write(tmp_path / "quarantine.jsonl")
     [one] = map(json.loads, (tmp_path / "quarantine.jsonl").read_text().splitlines())
     assert list(one) == ["where", "reason", "row", "code"] and len(one["row"]) == SHOWN
-    with refuses("E_QUARANTINE_UNWRITABLE"):
-        aside.write(tmp_path / "nowhere" / "quarantine.jsonl")
+
+
+def test_a_place_that_takes_no_quarantine_is_left_as_it_was(tmp_path):
+    """A half-made file stayed beside it."""
+    aside = Quarantine()
+    parse_rows([("here, row 1", b"{")], lambda row, where: row, aside)
+    (tmp_path / "quarantine.jsonl").mkdir()
+    with pytest.raises(DiskError, match=r"quarantine\.jsonl"):
+        aside.write(tmp_path / "quarantine.jsonl")
+    assert [path.name for path in tmp_path.iterdir()] == ["quarantine.jsonl"]
 
 
 def test_a_whole_file_is_an_error_in_either_case(tmp_path):

@@ -15,6 +15,7 @@ from cotrain.data.word_problems.source import study_problems
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.pair_judge import pair_judge
 from cotrain.recipes.preferences import dpo, reward
+from cotrain.reports.live import step_line
 from cotrain.rollout.pairs import TOO_LONG, measure_pair_order, replies_of
 from cotrain.trainer.trainer import CoTrainer
 from tests.helpers import EASY, TINY
@@ -77,6 +78,17 @@ def test_pairs_are_learned_and_held_out_ones_are_measured(make, tmp_path):
 
 
 @pytest.mark.whole
+@pytest.mark.parametrize("make", [dpo, reward])
+def test_the_line_of_a_step_says_what_is_learned_and_not_that_half_of_given_replies_are_right(tmp_path, make):
+    trainer = CoTrainer(make(tasks=Pairs(write(tmp_path / "a.jsonl", word_pairs(30))), **SMALL))
+    row = trainer.step().row
+    trainer.close()
+    assert 0.5 in (row.get("teacher/accuracy"), row.get("rater/accuracy"))
+    line = step_line(row, 3, 1.0, None)
+    assert "right" not in line and "chosen" not in line and "label" not in line
+    assert "pairs in order" in line
+
+
 def test_the_first_step_of_dpo_is_that_of_the_loss(tmp_path):
     """At the start m = 0 for each pair, so ∂L/∂log π(y⁺) = −β/2 and ∂L/∂log π(y⁻) = β/2 at every token."""
     trainer = CoTrainer(dpo(beta=0.4, tasks=Pairs(write(tmp_path / "a.jsonl", word_pairs(30))), **SMALL))

@@ -1,14 +1,17 @@
-"""One file that several processes write is never a part of what one of them wrote, and what a killed one left goes."""
+"""One file that several processes write is never a part of what one of them wrote, and what a killed one left goes, a
+day later."""
 
 from __future__ import annotations
 
 import os
+import time
 from functools import partial
 from pathlib import Path
 
+import pytest
 from fault_files import KILLED, FaultyFiles, in_child
 
-from cotrain.storage.file_ops import REAL_FILES, Files, replace_file
+from cotrain.storage.file_ops import ABANDONED_S, REAL_FILES, Files, replace_file
 
 
 class InterruptedFiles(Files):
@@ -36,20 +39,51 @@ def test_two_writers_of_one_file_do_not_mix(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["table.json"]
 
 
-def test_what_a_killed_writer_left_is_removed_and_what_a_living_one_writes_stays(tmp_path: Path) -> None:
-    path = tmp_path / "table.json"
+def kill_while_writing(path: Path) -> Path:
+    """The file that a process leaves which is killed before it gives ``path`` its new content."""
+    before = set(path.parent.iterdir())
     counted = FaultyFiles()
-    replace_file(path, b"old", files=counted)
+    replace_file(path.with_name("counted"), b"", files=counted)
+    path.with_name("counted").unlink()
     killing = FaultyFiles("kill", counted.log.index("rename"))
     assert in_child(partial(replace_file, path, b"new", files=killing)) == KILLED
-    (left,) = (name for name in os.listdir(tmp_path) if name != "table.json")
-    number_of_killed = left.split("-")[-2]
-    living = left.replace(f"-{number_of_killed}-", f"-{os.getppid()}-")
-    (tmp_path / living).write_bytes(b"")
-    (tmp_path / f".other.json{left.removeprefix('.table.json')}").write_bytes(b"")
+    (left,) = set(path.parent.iterdir()) - before
+    return left
+
+
+def make_old(path: Path) -> None:
+    then = time.time() - 2 * ABANDONED_S
+    os.utime(path, (then, then))
+
+
+def test_what_a_killed_writer_left_is_removed_when_it_is_old(tmp_path: Path) -> None:
+    path = tmp_path / "table.json"
+    old_left = kill_while_writing(path)
+    of_another = kill_while_writing(tmp_path / "other.json")
+    make_old(old_left)
+    make_old(of_another)
     replace_file(path, b"newer", files=REAL_FILES)
     assert path.read_bytes() == b"newer"
-    assert sorted(os.listdir(tmp_path)) == sorted([living, f".other.json{left.removeprefix('.table.json')}", path.name])
+    assert set(tmp_path.iterdir()) == {path, of_another}
+
+
+def test_what_is_written_in_another_container_stays(tmp_path: Path) -> None:
+    """Its process has a number that no process has here, under the same host name: it was taken for a killed one's."""
+    path = tmp_path / "table.json"
+    written_there = kill_while_writing(path)
+    replace_file(path, b"from here")
+    assert set(tmp_path.iterdir()) == {path, written_there}
+
+
+def test_a_folder_is_listed_once_for_each_file_that_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each write listed it, which took longer than the write itself where the folder had many files."""
+    listed: list[Path] = []
+    list_folder = os.listdir
+    monkeypatch.setattr(os, "listdir", lambda folder: listed.append(Path(folder)) or list_folder(folder))
+    for number in range(3):
+        replace_file(tmp_path / "table.json", b"%d" % number)
+    assert listed == [tmp_path]
+    assert (tmp_path / "table.json").read_bytes() == b"2"
 
 
 def test_an_interrupt_leaves_nothing(tmp_path: Path) -> None:

@@ -113,9 +113,11 @@ def attack(
         say(f"{solutions}, {count_of(len(strings), 'string')}")
         runner = trainer.make_runner(evaluation_seed(recipe.seed))
         plain_attempts = [Attempt(injection=None, problem=p, text=t, solution=s) for p, t, s in wrong]
-        plain_outcomes = judge_attempts(runner, role, tasks, plain_attempts, split=split, say=say, work=work)
+        with trainer.checking_servers("attack, reviews of ordinary solutions"):
+            plain_outcomes = judge_attempts(runner, role, tasks, plain_attempts, split=split, say=say, work=work)
         attempts = [a for i, string in enumerate(strings) for a in inject_string(string, i, wrong, tasks, each, seed)]
-        outcomes = judge_attempts(runner, role, tasks, attempts, split=split, say=say, work=work)
+        with trainer.checking_servers("attack, reviews of changed solutions"):
+            outcomes = judge_attempts(runner, role, tasks, attempts, split=split, say=say, work=work)
         result = {
             "format": FORMAT,
             "run": str(directory),
@@ -211,9 +213,10 @@ def _draw_wrong(trainer: CoTrainer, solver: Role, tasks: Sequence[Task], split: 
     """The wrong solutions that the solver wrote, each with the place of its problem."""
     runner = trainer.make_runner(evaluation_seed(trainer.recipe.seed), roles={**trainer.recipe.roles, "solver": solver})
     runner.progress = BatchProgress("{} solutions drawn", say)
-    episodes = runner.collect(
-        solve_one, tasks, step=EVALUATION_STEP, split=f"attack/{split}", group_size=SOLUTIONS_EACH
-    )
+    with trainer.checking_servers(f"attack, problems of {split}"):
+        episodes = runner.collect(
+            solve_one, tasks, step=EVALUATION_STEP, split=f"attack/{split}", group_size=SOLUTIONS_EACH
+        )
     check_measured(f"problems of {split}", episodes, runner.set_aside)
     traces = [(episode.task, trace) for episode in episodes for trace in episode.traces]
     return [(task, trace.text) for task, trace in traces if CORRECT.of(trace) is False and STEPS.of(trace)]

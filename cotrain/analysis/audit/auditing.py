@@ -13,7 +13,6 @@ from cotrain.analysis.audit.judge_error import error_rates, error_trends, outcom
 from cotrain.analysis.audit.labelling import (
     LabelEstimate,
     LabelPlan,
-    ask_program,
     check_label_file,
     estimate_by_labels,
     plan_labels,
@@ -27,9 +26,10 @@ from cotrain.core.arguments import check_called_with
 from cotrain.core.errors import ConfigError, DataError
 from cotrain.core.user_code import load_object
 from cotrain.core.verbosity import count_of
-from cotrain.runs.foreign_files import ForeignRollout, ForeignRun, read_foreign_run
+from cotrain.runs.foreign_files import ForeignRun, read_foreign_run
 from cotrain.runs.foreign_run import foreign_alarms, write_as_run
 from cotrain.runs.foreign_truth import Graded, grade_by_program, grade_by_reference, with_references
+from cotrain.runs.kept_answers import KeptAnswers
 from cotrain.storage.file_ops import DiskError, digest_of
 from cotrain.storage.kept_work import KeptWork, claim_place, kept_work
 
@@ -61,8 +61,11 @@ def audit_files(
     """Audit the rollouts of some files. Raises UserError."""
     _check_label_options(options)
     run = read_foreign_run(paths, named=options.columns, right_at=options.right_at)
-    run, graded, notes = _with_truth(run, options, say)
-    with _kept_labels(paths, options, say) as work:
+    notes: list[str] = []
+    run = _with_references(run, options, notes)
+    with _kept_work(paths, options, say) as work:
+        graded = _grade(run, options, say, work)
+        run = replace(run, rollouts=graded.rollouts)
         estimate, plan = _with_labels(run, options, notes, work)
         if options.out is not None:
             write_as_run(run, options.out)
@@ -88,33 +91,30 @@ def audit_files(
 # -- the truth
 
 
-def _with_truth(
-    run: ForeignRun, options: AuditOptions, say: Callable[[str], None]
-) -> tuple[ForeignRun, Graded, list[str]]:
-    """The run with what is known of its answers, where that came from, and notes."""
-    notes: list[str] = []
-    if options.references is not None:
-        rollouts, without = with_references(
-            run.rollouts, options.references, options.question_column, options.answer_column
+def _with_references(run: ForeignRun, options: AuditOptions, notes: list[str]) -> ForeignRun:
+    """The run with the reference answers of ``--references``. Raises ConfigError where no prompt has one."""
+    if options.references is None:
+        return run
+    rollouts, without = with_references(
+        run.rollouts, options.references, options.question_column, options.answer_column
+    )
+    if without == len(rollouts):
+        raise ConfigError(
+            f"--references {options.references}: none of its questions stands in a prompt; name its columns with "
+            "--question-column and --answer-column",
+            code="E_REFERENCES_UNMATCHED",
         )
-        if without == len(rollouts):
-            raise ConfigError(
-                f"--references {options.references}: none of its questions stands in a prompt; name its columns with "
-                "--question-column and --answer-column",
-                code="E_REFERENCES_UNMATCHED",
-            )
-        if without:
-            notes.append(f"{options.references.name} has no answer to {without} of {len(rollouts)} prompts")
-        run = replace(run, rollouts=tuple(rollouts))
-    graded = _grade(run, options, say)
-    return replace(run, rollouts=graded.rollouts), graded, notes
+    if without:
+        notes.append(f"{options.references.name} has no answer to {without} of {len(rollouts)} prompts")
+    return replace(run, rollouts=tuple(rollouts))
 
 
-def _grade(run: ForeignRun, options: AuditOptions, say: Callable[[str], None]) -> Graded:
-    """The truth of each answer: by a program, a column, or the reference answers, whichever there is first."""
+def _grade(run: ForeignRun, options: AuditOptions, say: Callable[[str], None], work: KeptWork | None) -> Graded:
+    """The truth of each answer: by a program, a column, or the reference answers, whichever there is first. ``work``
+    keeps what a program says."""
     if options.truth_by is not None:
         program = _load_judge(options.truth_by, "--truth-by")
-        return grade_by_program(run.rollouts, program, options.truth_by)
+        return grade_by_program(run.rollouts, program, options.truth_by, _kept_answers(work, "truth"))
     if run.columns.truth:
         return Graded(rollouts=run.rollouts, source=f"column {run.columns.truth!r}")
     gradable = [rollout for rollout in run.rollouts if rollout.gold is not None]
@@ -139,8 +139,10 @@ def _check_label_options(options: AuditOptions) -> None:
             "of the two",
             code="E_LABELS_BY_PROGRAM",
         )
+    if options.truth_by is not None:
+        _load_judge(options.truth_by, "--truth-by")  # raises where it is no function that can be asked
     if options.labels is not None and labels_are_program:
-        _asked_program(options.labels)  # raises where it is no function that can be asked
+        _load_judge(options.labels, "--labels")
     if options.labels is not None and not labels_are_program and not Path(options.labels).is_file():
         raise DataError(f"no such file: {options.labels}", code="E_FILE_MISSING")
     if options.out is not None:
@@ -150,26 +152,36 @@ def _check_label_options(options: AuditOptions) -> None:
 
 
 @contextmanager
-def _kept_labels(paths: Sequence[Path], options: AuditOptions, say: Callable[[str], None]) -> Iterator[KeptWork | None]:
-    """Where the labels of a program are kept until the audit is over: beside ``--out``, else in the working directory.
-    None without a program, and where nothing can be written, as an audit needs no place."""
-    if options.labels is None or not _is_program(options.labels):
+def _kept_work(paths: Sequence[Path], options: AuditOptions, say: Callable[[str], None]) -> Iterator[KeptWork | None]:
+    """Where what programs say of answers is kept until the audit is over: beside ``--out``, else in the working
+    directory. None without a program, and where nothing can be written, as an audit needs no place."""
+    programs = [target for target in (options.truth_by, options.labels) if target is not None and _is_program(target)]
+    if not programs:
         yield None
         return
-    file, _, name = options.labels.rpartition(":")
-    program = Path(file)
     depends_on = {
         "what": "audit",
-        "program": [str(program.resolve()), name, digest_of(program.read_bytes()).sha256],
+        "programs": [_stamp_of_program(target) for target in programs],
         "rollouts": [str(path.resolve()) for path in paths],
     }
     with ExitStack() as stack:
         try:
-            work = stack.enter_context(kept_work((options.out or Path("audit-labels")).absolute(), depends_on, say))
+            work = stack.enter_context(kept_work((options.out or Path("audit")).absolute(), depends_on, say))
         except DiskError as error:
-            say(f"note: labels are not kept while they are given: {error}")
+            say(f"note: what {' and '.join(programs)} says is not kept while it is asked: {error}")
             work = None
         yield work
+
+
+def _stamp_of_program(target: str) -> list[str]:
+    """What tells a program from others: its file, its name and what the file holds."""
+    file, _, name = target.rpartition(":")
+    program = Path(file)
+    return [str(program.resolve()), name, digest_of(program.read_bytes()).sha256]
+
+
+def _kept_answers(work: KeptWork | None, what: str) -> KeptAnswers | None:
+    return None if work is None else KeptAnswers(work, what)
 
 
 def _with_labels(
@@ -184,7 +196,10 @@ def _with_labels(
     labels: dict[str, bool] = {}
     if options.labels is not None and _is_program(options.labels):
         plan = plan_labels(strata, {}, width=options.width if wants_plan else 0.1, total=options.label)
-        labels = ask_program(plan, _asked_program(options.labels), work)
+        drawn = [rollout for rollout, _ in plan.answers_to_label()]
+        program = _load_judge(options.labels, "--labels")
+        labelled = grade_by_program(drawn, program, options.labels, _kept_answers(work, "labels"))
+        labels = {rollout.address: rollout.truth for rollout in labelled.rollouts if rollout.truth is not None}
         unsaid = plan.total - len(labels)
         if unsaid:
             notes.append(f"{options.labels} says nothing of {unsaid} of {plan.total} answers")
@@ -212,12 +227,3 @@ def _load_judge(target: str, flag: str) -> Callable[..., Any]:
     program: Callable[..., Any] = load_object(target, flag, FunctionType)
     check_called_with(flag, program, "prompt", "response", "reference")
     return program
-
-
-def _asked_program(target: str) -> Callable[[ForeignRollout], bool | None]:
-    program = _load_judge(target, "--labels")
-
-    def ask(rollout: ForeignRollout) -> bool | None:
-        return grade_by_program([rollout], program, target).rollouts[0].truth
-
-    return ask

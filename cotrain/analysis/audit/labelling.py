@@ -31,7 +31,7 @@ import hashlib
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,8 @@ from cotrain.core.verbosity import count_of
 from cotrain.data.row_files import lines_of, object_of
 from cotrain.formats.answers import answer_in
 from cotrain.runs.foreign_files import ForeignRollout, ForeignRun, truth_of
-from cotrain.storage.file_ops import digest_of, replace_file
-from cotrain.storage.kept_work import KeptWork, claim_place
+from cotrain.storage.file_ops import replace_file
+from cotrain.storage.kept_work import claim_place
 
 PARTS = 3  # parts of the run, by which answers are divided
 LEAST = 2  # fewest labels of a stratum from which its variance can be estimated
@@ -313,28 +313,6 @@ def read_labels(path: Path, run: ForeignRun) -> tuple[dict[str, bool], int]:
     if not labels:
         raise DataError(f'{path}: no row has a label; set "right" to true or false', code="E_NO_LABEL")
     return labels, empty
-
-
-def ask_program(
-    plan: LabelPlan, program: Callable[[ForeignRollout], bool | None], work: KeptWork | None = None
-) -> dict[str, bool]:
-    """The labels that a program gives to the answers of a plan; those of which it says nothing have none. ``work``: has
-    the labels of an earlier try, of which it is not asked again, and keeps the others. Where it says nothing, as where
-    it failed, nothing is kept."""
-    labels: dict[str, bool] = {}
-    for rollout, _ in plan.answers_to_label():
-        content = json.dumps([rollout.prompt, rollout.response, rollout.gold])
-        key = f"{rollout.address} {digest_of(content.encode()).sha256}"
-        if work is not None and work.has(key):
-            labels[rollout.address] = work.value_of(key)
-            continue
-        right = program(rollout)
-        if right is None:
-            continue
-        labels[rollout.address] = right
-        if work is not None:
-            work.keep(key, right)
-    return labels
 
 
 # -- what the labels say

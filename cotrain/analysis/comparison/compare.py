@@ -48,7 +48,7 @@ from cotrain.core.threads import usable_cores
 from cotrain.core.verbosity import count_of
 from cotrain.data.few_problems import few_test_problems_note
 from cotrain.reports.compare_markdown import comparison_markdown
-from cotrain.reports.compare_overview import few_tested_words, lacking_sentences
+from cotrain.reports.compare_overview import early_end_words, few_tested_words, lacking_sentences
 from cotrain.reports.compare_reach import find_levels, levels_json
 from cotrain.reports.compare_svg import curves_svg, differences_svg
 from cotrain.reports.compare_table import comparison_table, runs_of
@@ -67,12 +67,14 @@ def compare(
     say: Callable[[str], None] = print,
     recipes: Mapping[str, Recipe] | None = None,
     needed_figures: Mapping[str, Collection[str]] | None = None,
+    planned_seeds: int | None = None,
 ) -> dict[str, Any]:
     """Run every arm with every seed and write ``compare.json``, ``report.html``, ``table.md`` and the curves as SVG.
 
     Args:
         recipes: the recipe of each arm, by its label, where they have been built; None: they are built here.
         needed_figures: of each arm, by its label, the figures that its runs have to have at their end.
+        planned_seeds: how many were planned, where the plan has fewer, as a study that is ended early.
 
     Returns the content of the first. Raises ConfigError before anything is run, UnknownName as soon as
     several runs are done and none has such a figure, and StoppedBySignal when every run has been stopped."""
@@ -161,6 +163,8 @@ def compare(
         "answers": answers,
         "recipes": {},
     }
+    if planned_seeds is not None and planned_seeds > plan.seeds:
+        result["planned_seeds"] = planned_seeds
     result["budget"] = plan.budget
     if dearest is not None:
         result["dearest"] = dearest.label
@@ -178,9 +182,8 @@ def compare(
     result["lacking"] = lacking_figures(recipes, runs_by_arm, further)
     result |= comparison_table(result)
     result["lines"] += lacking_sentences(result)
-    few = few_tested_words(result)
-    if few:
-        result["lines"].insert(0, few)
+    warnings = [early_end_words(result), few_tested_words(result)]
+    result["lines"] = [*filter(None, warnings), *result["lines"]]
     folders = {}
     for arm in arms:
         folders[arm.label] = [folder_of_run[RunKey(arm.label, seed)] for seed in plan.each_seed]

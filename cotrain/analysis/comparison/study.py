@@ -4,6 +4,9 @@ The results folder belongs to one file: ``study.json`` there holds its hash and 
 says something else since is refused, also where arms or seeds were added: who has seen results would choose them. One
 that says the same in other words goes on, and the page says so. What was stopped or killed goes on with the same
 command; finished runs are not repeated. A gate that does not hold ends the study with its figure, which is a result.
+
+Where time is up, a study ends at the first seeds that are finished in every arm (``finished_only``), and its tables say
+how many of how many that are. Which these are is not for whoever has seen results to choose: no seed is passed over.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from typing import Any
 from cotrain.analysis.comparison.arms import distinct_arms
 from cotrain.analysis.comparison.compare import ComparisonPlan, compare
 from cotrain.analysis.comparison.rates import check_figure
+from cotrain.analysis.comparison.runs import is_done
 from cotrain.analysis.comparison.study_file import Gate, Study, git_status
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError
@@ -26,35 +30,89 @@ from cotrain.core.statistics import Estimate, mean_interval
 from cotrain.core.verbosity import count_of
 from cotrain.reports.compare_overview import alarm_cells
 from cotrain.reports.comparison_report import write_study_page
-from cotrain.reports.study_words import study_markdown
+from cotrain.reports.study_words import early_end_lines, study_markdown
 from cotrain.runs.figures import end_figure_names
 from cotrain.storage.file_ops import replace_file
+from cotrain.storage.jsonl import try_read_object
 
 Say = Callable[[str], None]
 WITHOUT_EFFECT = ("checkpoint_every",)  # settings by which no figure changes
 MOST_NAMED = 4  # changed settings that a line names
 
 
-def run_study(study: Study, *, say: Say = print) -> dict[str, Any]:
+def run_study(study: Study, *, say: Say = print, finished_only: bool = False) -> dict[str, Any]:
     """Run what is not done yet and write ``study.json``, ``report.html`` and ``table.md``. Returns the content of the
     first, with ``lines`` for a terminal. Raises ConfigError for a folder of another study, and for an arm that could
-    not run or has no such measure, before anything is run; StoppedBySignal."""
+    not run or has no such measure, before anything is run; StoppedBySignal.
+
+    Args:
+        finished_only: end each part at the first seeds that are finished in all of its arms, and begin no others. Runs
+            of cheaper arms still go on until an equal cost is spent. Raises ConfigError where there is no such seed.
+    """
+    if finished_only:
+        _check_can_end(study)
     recipes = recipes_of_parts(study)
     document = _begin_study(study)
     say(f"study {study.path.name}, sha256 {study.sha256[:12]}: {document['git']['words']}")
     if study.gate is not None:
-        document["gate"] = _run_gate(study, study.gate, recipes[study.gate.part], say)
+        if not finished_only:
+            document["gate"] = _run_gate(study, study.gate, recipes[study.gate.part], say)
+            _write_study(study, document)
         say(document["gate"]["found"])
-        _write_study(study, document)
         if not document["gate"]["holds"]:
             return document | {"lines": [document["gate"]["found"]]}
     for name, plan in study.parts.items():
-        say(f"part {name}")
-        needed_figures = {arm.label: _needed_figures(study, name, arm.label) for arm in plan.arms}
-        result = compare(plan, say=say, recipes=recipes[name], needed_figures=needed_figures)
-        document["parts"][name] = _part_summary(result, plan, study)
+        seeds = finished_seeds(plan) if finished_only else plan.seeds
+        _note_early_end(document, name, seeds, planned=plan.seeds)
+        if seeds:
+            say(f"part {name}")
+            needed_figures = {arm.label: _needed_figures(study, name, arm.label) for arm in plan.arms}
+            short_plan = replace(plan, seeds=seeds)
+            result = compare(
+                short_plan,
+                say=say,
+                recipes=recipes[name],
+                needed_figures=needed_figures,
+                planned_seeds=plan.seeds,
+            )
+            document["parts"][name] = _part_summary(result, short_plan, study)
         _write_study(study, document)
-    return document | {"lines": [line for name, part in document["parts"].items() for line in _part_lines(name, part)]}
+    lines = [line for name, part in document["parts"].items() for line in _part_lines(name, part)]
+    return document | {"lines": [*early_end_lines(document), *lines]}
+
+
+def finished_seeds(plan: ComparisonPlan) -> int:
+    """How many of the first seeds are finished in every arm."""
+    count = 0
+    for seed in plan.each_seed:
+        if not all(is_done(plan.out / arm.slug / f"seed-{seed}") for arm in plan.arms):
+            break
+        count += 1
+    return count
+
+
+def _check_can_end(study: Study) -> None:
+    """Raise ConfigError for a study that has nothing to end with: its gate has not been run, or no seed is finished in
+    all arms."""
+    saved = try_read_object(study.out / "study.json")
+    gate = saved.get("gate")
+    gate_is_known = study.gate is None or (isinstance(gate, Mapping) and "holds" in gate)
+    gate_fails = gate_is_known and isinstance(gate, Mapping) and not gate["holds"]
+    has_seeds = any(finished_seeds(plan) for plan in study.parts.values())
+    if gate_fails or (gate_is_known and has_seeds):
+        return
+    missing = "no seed is finished in every arm yet" if gate_is_known else "its gate has not been run yet"
+    raise ConfigError(
+        f"--finished: {missing} in {study.out}; go on with `cotrain study {study.path}`", code="E_STUDY_CANNOT_END"
+    )
+
+
+def _note_early_end(document: dict[str, Any], part: str, seeds: int, *, planned: int) -> None:
+    """Keep how many of the planned seeds of a part ran, where it is not all of them."""
+    ended_early = document.setdefault("ended_early", {})
+    ended_early.pop(part, None)
+    if seeds < planned:
+        ended_early[part] = {"seeds": seeds, "planned": planned}
 
 
 def _begin_study(study: Study) -> dict[str, Any]:
