@@ -40,27 +40,34 @@ def plan_lines(recipe: Recipe) -> list[str]:
 def schedule_lines(recipe: Recipe) -> list[str]:
     """A line for each warm-up, and one for the cycle behind them."""
     schedule = recipe.schedule
-    lines = [_warmup_text(_who_learns(recipe, name), steps) for name, steps in schedule.warmup if steps]
+    lines = [f"{_learners(recipe, name)} for {count_of(steps, 'step')}" for name, steps in schedule.warmup if steps]
     phases = [(name, len(list(same))) for name, same in groupby(schedule.cycle)]  # (phase, its consecutive steps)
     takes_turns = len(phases) > 1
     if takes_turns:
-        turns = [f"{' and '.join(_who_learns(recipe, name))} for {count_of(steps, 'step')}" for name, steps in phases]
+        turns = [f"{_names(recipe, name)} for {count_of(steps, 'step')}" for name, steps in phases]
         cycle = f"in turn: {', '.join(turns)}"
     else:
-        policies = _who_learns(recipe, phases[0][0])
-        cycle = f"{' and '.join(policies)} {_verb(policies)} in every step"
+        cycle = f"{_learners(recipe, phases[0][0])} in every step"
     if not lines:
         return [cycle]
     comma = "," if takes_turns else ""
     return [*lines, f"then{comma} {cycle}"]
 
 
-def _warmup_text(policies: list[str], steps: int) -> str:
-    return f"{' and '.join(policies)} {_verb(policies)} for {count_of(steps, 'step')}"
+def _learners(recipe: Recipe, phase_name: str) -> str:
+    """As "generator learns", or "generator and verifier learn"."""
+    verb = "learns" if len(_who_learns(recipe, phase_name)) == 1 else "learn"
+    return f"{_names(recipe, phase_name)} {verb}"
 
 
-def _verb(policies: list[str]) -> str:
-    return "learns" if len(policies) == 1 else "learn"
+def _names(recipe: Recipe, phase_name: str) -> str:
+    """The policies that learn in a phase, and the phase itself where they also learn in another one."""
+    policies = _who_learns(recipe, phase_name)
+    other_phases = [phase.name for phase in recipe.schedule.phases if phase.name != phase_name]
+    names = " and ".join(policies)
+    if policies in [_who_learns(recipe, name) for name in other_phases]:
+        return f"{names} ({phase_name})"
+    return names
 
 
 def _who_learns(recipe: Recipe, phase_name: str) -> list[str]:

@@ -80,7 +80,7 @@ def export_policy(
         merged: write the weights of an adapter within its base, as one plain model.
         to: whose format, one of ``FORMATS``. An adapter goes to nanochat within its base.
         model: where a model of the run was moved to (``runs/model_paths.py``).
-        say: called with a line for a run that is not finished, and with lines about reading and writing that takes long.
+        say: called with a line for a run that is not finished, and with lines about what takes long.
 
     Raises RunDirectoryError when ``out`` is not empty or another command writes to it, ConfigError for an unknown role
     or format, a policy that is a program or a critic, or one without an adapter that is to be ``merged``; ModelError

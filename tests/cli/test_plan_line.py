@@ -6,6 +6,8 @@ from cotrain.cli.dry_run import WIDTH, as_comments
 from cotrain.cli.main import main
 from cotrain.cli.plan_line import plan_lines
 from cotrain.recipes.grpo import grpo
+from cotrain.recipes.self_verify import self_verify
+from cotrain.recipes.spin import spin
 from cotrain.recipes.tango import tango
 
 TURNS = ["plan: verifier learns for 40 steps", "then, in turn: generator for 3 steps, verifier for 1 step"]
@@ -48,6 +50,15 @@ def test_the_plan_of_a_run(settings, lines):
     first, *others = plan_lines(tango(**settings))
     assert [first, *(line.removeprefix("      ") for line in others)] == lines
     assert all(len(line) <= 80 for line in (first, *others))
+
+
+def test_phases_in_which_the_same_policy_learns_are_named():
+    """Self-verification had "model for 5 steps, model for 1 step", and SPIN the generator twice."""
+    first, *_ = plan_lines(self_verify())
+    assert first == "plan: in turn: model (generator) for 5 steps, model (verifier) for 1 step"
+    first, second, *_ = plan_lines(spin(iteration=3))
+    assert first == "plan: generator (opponent) learns for 3 steps"
+    assert second.strip() == "then, in turn: generator (opponent) for 1 step, generator (former) for 1 step"
 
 
 def test_one_policy_that_is_paid_for_answers_has_no_plan_to_tell():
