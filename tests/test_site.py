@@ -36,6 +36,16 @@ def test_tables_of_results_are_data_and_are_rendered_as_they_were_written(monkey
         assert parse_tables(render_tables(blocks)) == blocks, file
 
 
+def test_every_picture_of_a_table_is_beside_it():
+    """The strict build of the site had ended at four that were never committed."""
+    pictures = []
+    for file in DOCS.rglob("tables.json"):
+        blocks = json.loads(file.read_text(encoding="utf-8"))
+        pictures += [file.with_name(block["picture"]) for block in blocks if "picture" in block]
+    assert len(pictures) > 50
+    assert [str(picture) for picture in pictures if not picture.exists()] == []
+
+
 def test_the_differences_that_a_page_counts_are_those_of_the_tables():
     """How many differences come with a verdict, and how many of them are significant: nothing corrects for it."""
     verdicts = []
