@@ -86,7 +86,9 @@ def resume(
     Args:
         directory: the run's directory.
         recipe: only for a run of a Recipe that you built by hand; any other is built again from the directory.
-        device, backend, observer: see ``run``.
+        device: see ``run``.
+        backend: see ``run``.
+        observer: see ``run``.
         changed_code: continue although your code files changed since the start; the new version is recorded.
     """
     from cotrain.runs.changes import check_models_exist, rebuild_recipe

@@ -156,6 +156,25 @@ def test_refusals(run, tmp_path, capsys):
     assert not (tmp_path / "b").exists()
 
 
+def test_a_run_that_is_not_finished_is_exported_with_a_word(run, tmp_path):
+    """A run before its first checkpoint was exported as it began, and nothing said so."""
+    said = []
+    export_policy(run, "verifier", tmp_path / "finished", say=said.append)
+    assert not any("not finished" in line for line in said)
+
+    unfinished = shutil.copytree(run, tmp_path / "unfinished")
+    (unfinished / "summary.json").unlink()
+    export_policy(unfinished, "verifier", tmp_path / "a", say=said.append)
+    assert "the run is not finished: verifier is that after step 2 of 2" in said
+    shutil.rmtree(unfinished / "checkpoints")
+    export_policy(unfinished, "verifier", tmp_path / "b", say=said.append)
+    assert "the run is not finished: verifier is that after step 0 of 2" in said
+
+    before = len(said)
+    export_policy(unfinished, "reference", tmp_path / "c", say=said.append)  # which never changes
+    assert not any("not finished" in line for line in said[before:])
+
+
 def test_the_card_of_an_unfinished_run_claims_nothing(run, tmp_path):
     unfinished = shutil.copytree(run, tmp_path / "unfinished")
     (unfinished / "summary.json").unlink()

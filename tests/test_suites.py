@@ -408,6 +408,7 @@ def test_which_data_belongs_to_which_suite(tmp_path):
     }
     for suites, data, code in (
         (["gsm8"], [], "E_UNKNOWN_SUITE: 'gsm8k'"),
+        (["croe"], [], "E_UNKNOWN_SUITE: 'core'"),
         (["gsm8k", "aime"], [one], "E_SUITE_DATA_AMBIGUOUS: gsm8k, aime"),
         (["gsm8k"], [f"aime={one}"], "E_UNKNOWN_SUITE"),
         (["gsm8k", "aime"], [f"aime={one}"], "E_SUITE_WITHOUT_DATA: 'gsm8k'"),

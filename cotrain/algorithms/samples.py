@@ -57,7 +57,11 @@ class Anneal:
                 code="E_MIXING_WEIGHT",
             )
         if self.shape == "decay" and not self.start >= self.end > 0.0:
-            raise ConfigError(f"decay({self.start}, {self.end}): expected start ≥ end > 0", code="E_MIXING_WEIGHT")
+            raise ConfigError(
+                f"decay({self.start}, {self.end}): expected start ≥ end > 0; of tango and grpo these are alpha and "
+                "alpha_end, and steps_judged_by=none leaves the rewards of steps out",
+                code="E_MIXING_WEIGHT",
+            )
 
     def __call__(self, updates: int, planned: int) -> float:
         """The value after ``updates`` of ``planned`` updates of this policy. Raises ConfigError unless planned ≥ 1."""

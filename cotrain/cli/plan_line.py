@@ -13,7 +13,7 @@ A recipe of one policy and one kind of step, which pays for nothing but answers,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -40,43 +40,34 @@ def plan_lines(recipe: Recipe) -> list[str]:
 def schedule_lines(recipe: Recipe) -> list[str]:
     """A line for each warm-up, and one for the cycle behind them."""
     schedule = recipe.schedule
-    warmup = [(name, steps) for name, steps in schedule.warmup if steps]
-    warmup_phases = [name for name, _ in warmup]
-    lines = [_warmup_text(recipe, name, steps, warmup_phases) for name, steps in warmup]
+    lines = [f"{_learners(recipe, name)} for {count_of(steps, 'step')}" for name, steps in schedule.warmup if steps]
     phases = [(name, len(list(same))) for name, same in groupby(schedule.cycle)]  # (phase, its consecutive steps)
     takes_turns = len(phases) > 1
     if takes_turns:
-        turns = [_turn_text(recipe, name, steps, schedule.cycle) for name, steps in phases]
+        turns = [f"{_names(recipe, name)} for {count_of(steps, 'step')}" for name, steps in phases]
         cycle = f"in turn: {', '.join(turns)}"
     else:
-        policies = _who_learns(recipe, phases[0][0])
-        cycle = f"{' and '.join(policies)} {_verb(policies)} in every step"
+        cycle = f"{_learners(recipe, phases[0][0])} in every step"
     if not lines:
         return [cycle]
     comma = "," if takes_turns else ""
     return [*lines, f"then{comma} {cycle}"]
 
 
-def _warmup_text(recipe: Recipe, phase: str, steps: int, others: Sequence[str]) -> str:
-    policies = _who_learns(recipe, phase)
-    learns = f"{' and '.join(policies)} {_verb(policies)}"
-    return f"{learns} for {count_of(steps, 'step')}{_name_if_alike(recipe, phase, others)}"
+def _learners(recipe: Recipe, phase_name: str) -> str:
+    """As "generator learns", or "generator and verifier learn"."""
+    verb = "learns" if len(_who_learns(recipe, phase_name)) == 1 else "learn"
+    return f"{_names(recipe, phase_name)} {verb}"
 
 
-def _turn_text(recipe: Recipe, phase: str, steps: int, others: Sequence[str]) -> str:
-    policies = _who_learns(recipe, phase)
-    return f"{' and '.join(policies)} for {count_of(steps, 'step')}{_name_if_alike(recipe, phase, others)}"
-
-
-def _name_if_alike(recipe: Recipe, phase: str, others: Sequence[str]) -> str:
-    """`` (phase pairs)`` where the same policies learn in another of these phases; else "", as they tell it apart."""
-    policies = _who_learns(recipe, phase)
-    is_alike = any(_who_learns(recipe, other) == policies for other in others if other != phase)
-    return f" (phase {phase})" if is_alike else ""
-
-
-def _verb(policies: list[str]) -> str:
-    return "learns" if len(policies) == 1 else "learn"
+def _names(recipe: Recipe, phase_name: str) -> str:
+    """The policies that learn in a phase, and the phase itself where they also learn in another one."""
+    policies = _who_learns(recipe, phase_name)
+    other_phases = [phase.name for phase in recipe.schedule.phases if phase.name != phase_name]
+    names = " and ".join(policies)
+    if policies in [_who_learns(recipe, name) for name in other_phases]:
+        return f"{names} ({phase_name})"
+    return names
 
 
 def _who_learns(recipe: Recipe, phase_name: str) -> list[str]:

@@ -93,14 +93,13 @@ def _small_settings(defaults: Mapping[str, Any]) -> dict[str, Any]:
 def smoke_note(recipe: Any) -> str:
     """The note that is printed before a short run."""
     stages = "".join(f", {steps} of them {name}" for name, steps in recipe.schedule.warmup)
-    reviews = recipe.origin.arguments.get("reviews") if recipe.origin else None
-    sizes = f"group_size is {recipe.group_size}"
-    if reviews:
-        sizes += f", reviews {reviews}"
+    arguments = recipe.origin.arguments if recipe.origin else {}
+    sizes = [f"{name} {arguments[name]}" for name in ("group_size", "reviews") if arguments.get(name)]
+    others = f" Besides: {', '.join(sizes)}." if sizes else ""  # a recipe without groups has no group_size
     steps = count_of(recipe.steps, "step")
     problems = count_of(recipe.tasks_per_step, "problem")
     held_out = count_of(recipe.evaluation.tasks, "held-out problem")
     return (
         f"note: --smoke: {steps} of {problems}{stages}, and {held_out}; the figures of so short a "
-        f"run say nothing of the method. Besides, {sizes}. Flags that you give count more"
+        f"run say nothing of the method.{others} Flags that you give count more"
     )

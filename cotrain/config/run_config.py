@@ -157,7 +157,8 @@ class RunConfig:
         Args:
             evaluate: the protocol on held-out problems.
             measures: functions from its episodes to figures.
-            frozen_roles, implicit_rewards: see ``Evaluation``.
+            frozen_roles: see ``Evaluation``.
+            implicit_rewards: see there.
             stores: initial content of what the run collects (``rollout/stores.py``).
         """
         evaluation = Evaluation(

@@ -305,9 +305,15 @@ def remind_of(work: Reminded) -> None:
 def _remind_forever() -> None:
     while True:
         time.sleep(max(PACE_SECONDS, 1.0))
-        for work in list(_REMINDED):
-            with suppress(Exception):  # the receiver may be gone
-                work.remind()
+        _remind_all()
+
+
+def _remind_all() -> None:
+    """A function of its own: a variable of the endless loop would keep the last work alive, and remind of it when it is
+    over."""
+    for work in list(_REMINDED):
+        with suppress(Exception):  # the receiver may be gone
+            work.remind()
 
 
 def count_of(number: int, thing: str) -> str:

@@ -23,6 +23,7 @@ from cotrain.grading.pool import AnswerGrader
 
 JUDGED = {"processbench": processbench, "prmbench": prmbench}  # a verifier judges the solutions that are given
 SUITES = (*SCHEMAS, *PROGRAMS, *JUDGED)
+OF_BASES = ("core",)  # measured by log-probabilities, without an answer: ``pretraining/core_tasks.py``
 
 
 def suite_data(suites: Sequence[str], data: Sequence[str]) -> dict[str, list[str]]:
@@ -32,7 +33,7 @@ def suite_data(suites: Sequence[str], data: Sequence[str]) -> dict[str, list[str
     paths_by_suite: dict[str, list[str]] = {}
     for name in suites:
         if name not in SUITES:
-            raise UnknownName("suite", name, SUITES)
+            raise UnknownName("suite", name, (*SUITES, *OF_BASES))
         paths_by_suite[name] = []
 
     for entry in data:

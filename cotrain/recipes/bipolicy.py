@@ -13,7 +13,7 @@ the defender nothing, and is left out of what the attacker earns, so that a defe
 nobody.
 
 Honest solutions are the right ones among ``honest`` samples of the frozen base. Without them (``honest=0``) a defender
-that rejects everything cannot lose. Reviews of both classes are weighed alike (``ClassBalance``).
+that rejects everything cannot lose. Reviews have RL Tango's class weights (``ClassBalance``).
 
 The paper: where one set of weights plays both roles, the two can agree on a trivial equilibrium, and attacks stop to
 press the defender. Two adapters share nothing but the base, which never changes: the anchor. Its control is a

@@ -80,7 +80,7 @@ def export_policy(
         merged: write the weights of an adapter within its base, as one plain model.
         to: whose format, one of ``FORMATS``. An adapter goes to nanochat within its base.
         model: where a model of the run was moved to (``runs/model_paths.py``).
-        say: called with lines about reading and writing that takes long.
+        say: called with a line for a run that is not finished, and with lines about what takes long.
 
     Raises RunDirectoryError when ``out`` is not empty or another command writes to it, ConfigError for an unknown role
     or format, a policy that is a program or a critic, or one without an adapter that is to be ``merged``; ModelError
@@ -99,6 +99,9 @@ def export_policy(
         _check_exportable(spec, policy, directory, merged=merged, to=to)
 
         exported = load_policy(directory, recipe, policy, say=say)
+        is_finished = RunDirectory(directory).read("summary.json") is not None
+        if exported.handle.changes and not is_finished:
+            say(f"the run is not finished: {policy} is that after step {exported.finished} of {recipe.steps}")
         with filled_directory(target) as folder:
             if to == NANOCHAT:
                 _export_to_nanochat(exported, folder, merged=spec.lora is not None, policy=policy)

@@ -7,6 +7,7 @@ from cotrain.cli.main import main
 from cotrain.cli.plan_line import plan_lines
 from cotrain.recipes.gram import gram
 from cotrain.recipes.grpo import grpo
+from cotrain.recipes.self_verify import self_verify
 from cotrain.recipes.spin import spin
 from cotrain.recipes.tango import tango
 
@@ -52,15 +53,16 @@ def test_the_plan_of_a_run(settings, lines):
     assert all(len(line) <= 80 for line in (first, *others))
 
 
-def test_phases_in_which_the_same_policies_learn_have_their_names():
-    """A judge that learns in two warm-ups stood in two lines that were the same."""
-    assert plan_lines(gram(unlabelled=1, warmup=1))[:3] == [
-        "plan: judge learns for 1 step (phase pairs)",
-        "      judge learns for 1 step (phase judge)",
-        "      then, in turn: generator for 1 step, judge for 1 step",
-    ]
-    turns = "generator for 1 step (phase opponent), generator for 1 step (phase former)"
-    assert plan_lines(spin())[1] == f"      then, in turn: {turns}"
+def test_phases_in_which_the_same_policy_learns_are_named():
+    """Self-verification had "model for 5 steps, model for 1 step", and SPIN the generator twice."""
+    first, *_ = plan_lines(self_verify())
+    assert first == "plan: in turn: model (generator) for 5 steps, model (verifier) for 1 step"
+    first, second, *_ = plan_lines(spin(iteration=3))
+    assert first == "plan: generator (opponent) learns for 3 steps"
+    assert second.strip() == "then, in turn: generator (opponent) for 1 step, generator (former) for 1 step"
+    first, second, *_ = plan_lines(gram(unlabelled=1, warmup=1))  # two lines that were the same
+    assert first == "plan: judge (pairs) learns for 1 step"
+    assert second.strip() == "judge (judge) learns for 1 step"
 
 
 def test_one_policy_that_is_paid_for_answers_has_no_plan_to_tell():

@@ -1,7 +1,11 @@
 """Lines of progress have total and time left, and there are few of them."""
 
+import threading
+import time
+import weakref
+
 from cotrain.core import verbosity
-from cotrain.core.verbosity import ProgressPrinter, clock_text
+from cotrain.core.verbosity import ProgressPrinter, clock_text, remind_of
 
 
 def test_lines_come_every_five_seconds_and_ten_times_at_most():
@@ -57,6 +61,33 @@ def test_pace_of_what_was_given_up_is_forgotten():
     assert len(verbosity._REMINDED) == before + 1
     del pace
     assert len(verbosity._REMINDED) == before
+
+
+class SlowWork:
+    """Says that it was reminded of."""
+
+    def __init__(self, reminded: threading.Event) -> None:
+        self._reminded = reminded
+
+    def remind(self) -> None:
+        self._reminded.set()
+
+
+def test_what_was_reminded_of_is_forgotten_when_it_is_over(monkeypatch):
+    """A server had said every minute how much of its checkpoint was read, long after it was read."""
+    monkeypatch.setattr(verbosity, "PACE_SECONDS", 0.0)
+    monkeypatch.setattr(verbosity, "_REMINDER_THREADS", {})  # a thread that does not sleep for five seconds yet
+    reminded = threading.Event()
+    work = SlowWork(reminded)
+    remind_of(work)
+    assert reminded.wait(30.0)
+
+    left = weakref.ref(work)
+    del work
+    deadline = time.monotonic() + 5.0
+    while left() is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert left() is None
 
 
 def test_time_left_is_that_of_the_latter_half():

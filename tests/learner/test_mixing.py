@@ -4,6 +4,7 @@ import pytest
 
 from cotrain.algorithms.samples import Anneal, constant, cosine, decay, linear, weight_at
 from cotrain.core.errors import ConfigError
+from cotrain.recipes.tango import tango
 from tests.sentences import refuses
 
 
@@ -31,6 +32,12 @@ def test_numbers_and_schedules_are_both_weights():
 def test_schedules_are_values():
     assert decay(0.1, 1e-3) == decay(0.1, 1e-3) != decay(0.1, 1e-2)
     assert "decay" in repr(decay(0.1, 1e-3))
+
+
+def test_a_weight_that_would_rise_is_refused_by_the_names_of_its_flags():
+    """`cotrain run tango --alpha 0.0001` was told of `decay` alone."""
+    with refuses("E_MIXING_WEIGHT", names=("0.0001", "0.001", "alpha_end")):
+        tango(alpha=0.0001)
 
 
 def test_refusals():

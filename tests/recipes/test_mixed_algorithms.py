@@ -150,3 +150,12 @@ def test_what_they_refuse():
         two_agents_split(finishes=1, solver_by="dpo")
     with refuses("E_SHARED_WEIGHTS_OTHER_MODEL"):
         two_agents_split(weights="shared", train="solver")
+
+
+@pytest.mark.parametrize("others", [{}, {"solver_by": "dpo"}, {"train": "starter", "solver_by": "grpo"}])
+def test_a_pull_is_for_a_solver_that_learns_by_grpo(others):
+    """The first two had blamed a policy `reference` that no user gave; the third said nothing, and pulled nobody."""
+    with refuses("E_KL_WITHOUT_LEARNER", names="0.2"):
+        two_agents_split(kl=0.2, **others)
+    made = two_agents_split(kl=0.2, solver_by="grpo")
+    assert made.objectives["generator"].algorithm.kl.weight == 0.2
