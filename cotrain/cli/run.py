@@ -37,7 +37,7 @@ from cotrain.cli.flags import (
     with_flag_names,
 )
 from cotrain.config.registry import failures_located, find_recipe, recipe_names
-from cotrain.core.errors import ConfigError, CotrainError
+from cotrain.core.errors import ConfigError
 from cotrain.core.registry import RECIPES, ZOO
 from cotrain.core.verbosity import print_error, print_lines, tell_result
 from cotrain.reports.summary import outcome_lines
@@ -75,9 +75,8 @@ def run(argv: Sequence[str]) -> int:
     from cotrain.runs.directory import RunDirectory
 
     values = parsed_values(parsed, command.argument_names)
-    given = {name: value for name, value in values.items() if name in command.typed}
-    arguments = _with_problems(command.build, command.target, parsed, given)
-    base_recipe = _make_recipe(command.build, command.target, arguments)
+    arguments = {name: value for name, value in values.items() if name in command.typed}
+    base_recipe = _make_recipe(command.build, command.target, parsed, arguments)
     check_set_paths(command.parser, parsed.set, [field.name for field in fields(base_recipe)])
     recipe = override(base_recipe, parsed.set)
     if not parsed.dry_run:
@@ -107,8 +106,6 @@ def run(argv: Sequence[str]) -> int:
     notes += getattr(recipe.tasks, "notes", [])
     notes += few_test_problems_note(recipe.tasks)
     notes += size_notes(recipe.origin, parsed.set, command.typed)
-    if not parsed.smoke:  # which sets flags of its own
-        notes += _idle_notes(command, given, arguments, base_recipe)
     if not plans_for_other_gpu and backend is None and not _has_small_models(recipe):
         from cotrain.runs.memory_plan import fit_to_memory
 
@@ -173,7 +170,7 @@ def _read_command(argv: Sequence[str]) -> _Command:
 
         # How many steps a short run needs follows from its schedule, and some recipes have one only with their data.
         def make_with_data(parsed: argparse.Namespace, arguments: Mapping[str, Any]) -> Recipe:
-            return _make_recipe(build, target, _with_problems(build, target, parsed, arguments))
+            return _make_recipe(build, target, parsed, arguments)
 
         words += smoke_words(
             build,
@@ -193,36 +190,6 @@ def _read_command(argv: Sequence[str]) -> _Command:
     return _Command(
         target=target, build=build, parser=parser, argument_names=argument_names, parsed=parsed, typed=typed
     )
-
-
-def _idle_notes(command: _Command, given: Mapping[str, Any], arguments: Mapping[str, Any], recipe: Recipe) -> list[str]:
-    """A note on flags without which the recipe would be the same, as a rate of a critic where none is trained. Those at
-    their default are left out, and so is a recipe of the user's, whose functions may hold what is not compared.
-
-    Args:
-        given: the arguments whose flags were given.
-        arguments: the same and the problems, as the recipe was made of them.
-    """
-    from cotrain.runs.directory import resolved_json
-
-    if ".py:" in command.target:
-        return []
-    settings = resolved_json(recipe)
-    idle = []
-    for name, value in given.items():
-        if name == LABELLED or value == command.build.parameters[name].default:  # the problems depend on the former
-            continue
-        others = {other: arguments[other] for other in arguments if other != name}
-        try:
-            without = command.build.make(others)
-        except CotrainError:  # another flag needs it
-            continue
-        if resolved_json(without) == settings:
-            idle.append(f"--{name.replace('_', '-')}")
-    if not idle:
-        return []
-    verb = "changes" if len(idle) == 1 else "change"
-    return [f"{' and '.join(idle)} {verb} nothing: with the other flags as they are, the recipe is the same without"]
 
 
 def _has_small_models(recipe: Recipe) -> bool:
@@ -341,21 +308,17 @@ def _split_target(argv: Sequence[str], config: ConfigFile | None) -> tuple[str, 
     return str(config.keys["recipe"]), argv
 
 
-def _make_recipe(build: RecipeFunction, target: str, arguments: Mapping[str, Any]) -> Recipe:
-    with failures_located(target):
-        return build.make(arguments)
-
-
-def _with_problems(
+def _make_recipe(
     build: RecipeFunction, target: str, parsed: argparse.Namespace, arguments: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The arguments of a recipe with the problems that the flags name."""
+) -> Recipe:
+    """The recipe of these arguments, on the problems that the flags name."""
     data_flags = ("tasks", "data", "operations", "question_column", "answer_column")
     names_problems = parsed.lenient or any(getattr(parsed, name) is not None for name in data_flags)
-    if not names_problems:
-        return dict(arguments)
-    labelled = arguments.get(LABELLED)
-    return {**arguments, "tasks": _problems_of(build, target, parsed, labelled)}
+    if names_problems:
+        labelled = arguments.get("labelled")  # which problems have labels: a file may say that of its rows
+        arguments = {**arguments, "tasks": _problems_of(build, target, parsed, labelled)}
+    with failures_located(target):
+        return build.make(arguments)
 
 
 def _problems_of(build: RecipeFunction, target: str, parsed: argparse.Namespace, labelled: Any) -> TaskSource:
@@ -447,7 +410,6 @@ FIRST = (  # flags that `--help` shows of every recipe
     *("model", "steps", "seed", "tasks_per_step", "group_size", "lr", "lora", "kl"),
     *("tasks", "data", "out", "smoke", "dry_run", "view", "device", "set"),
 )
-LABELLED = "labelled"  # an argument: which problems have labels. A file may say that of its rows
 SHOWN = 30  # flags that `--help` shows, the recipe's own among them
 
 

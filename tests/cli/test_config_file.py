@@ -122,19 +122,3 @@ from cotrain.recipes.grpo import grpo
 def mine(run: RunConfig, *, loss_name: str) -> Recipe:
     return grpo(**run.values())
 """
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["prime", "--critic-lr", "1e-4"], "--critic-lr changes nothing"),
-        (["debate", "--beta", "0.3", "--gamma", "0.4"], "--beta and --gamma change nothing"),
-        (["prime", "--critic-lr", "1e-4", "--estimator", "ppo"], ""),  # then a critic learns
-        (["tango", "--lr", "1e-4", "--reviews", "3", "--operations", "2", "3"], ""),
-        (["prime", "--critic-lr", "0.001"], ""),  # its default
-    ],
-)
-def test_a_flag_without_effect_is_named(words, says, capsys):
-    """Some forty settings do nothing in a variant of their recipe, and were taken in silence."""
-    printed = dry(capsys, *words)
-    assert says in printed if says else "nothing: with the other flags" not in printed
