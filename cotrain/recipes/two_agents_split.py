@@ -143,10 +143,10 @@ def two_agents_split(
             "in both roles learns in both, leave them out",
             code="E_SHARED_WEIGHTS_OTHER_MODEL",
         )
-    if run.kl and not (trains_solver and solver_by == "grpo"):
+    if run.kl and trains_solver and solver_by != "grpo":
         raise ConfigError(
-            f"two_agents_split: kl is {run.kl} with train={train!r} and solver_by={solver_by!r}; it pulls a solver "
-            "that learns by GRPO, leave it at 0, or add solver_by=grpo",
+            f"two_agents_split: kl is {run.kl} with solver_by={solver_by!r}; it pulls a solver that learns by GRPO, "
+            "leave it at 0, or add solver_by=grpo",
             code="E_KL_WITHOUT_LEARNER",
         )
     initial_starter = starter_model or run.model

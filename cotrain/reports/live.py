@@ -34,6 +34,7 @@ TREND = 12  # bars of a spark line: the table fits 80 columns
 COLUMNS = ("accuracy", "balanced_accuracy")
 WELL_FORMED = 0.95  # a higher mean reward for the format is not shown
 SHORT_NAMES = {"accuracy": "right", "balanced_accuracy": "bal. acc."}
+HALF = 0.5
 PAIR_REWARDS = ("chosen", "label")  # 1 for the wanted reply of a pair that is given, 0 for the other one
 LEARNING_FIGURES = {  # metric of an objective, or of the ramp → (its label, whether it is a share)
     "process/pair_accuracy": ("answers in order by process rewards", True),
@@ -231,10 +232,10 @@ def speaking_roles(row: Mapping[str, Any]) -> list[str]:
 
 def _has_given_pairs(row: Mapping[str, Any], role: str) -> bool:
     """Whether a role's texts are pairs that were given, the wanted one rewarded as such: half of them are right,
-    whatever is learned."""
-    right = _number_or_none(row.get(f"{role}/accuracy"))
+    whatever is learned. A role that answers problems has figures of its groups or steps, too."""
     rewards = [_number_or_none(row.get(f"{role}/reward/{name}")) for name in PAIR_REWARDS]
-    return right is not None and right in rewards
+    has_answers = any(f"{role}/{name}" in row for name in ("majority_accuracy", "step_accuracy"))
+    return not has_answers and _number_or_none(row.get(f"{role}/accuracy")) == HALF and HALF in rewards
 
 
 def learning_texts(row: Mapping[str, Any]) -> list[str]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import time
 
+from cotrain.core.verbosity import print_note
 from cotrain.runs.foreign_files import ForeignRollout
-from cotrain.storage.file_ops import digest_of
+from cotrain.storage.file_ops import DiskError, digest_of
 from cotrain.storage.kept_work import KeptWork
 
 WRITE_EVERY_S = 1.0  # seconds; to write after each answer would take a quick program longer than to answer all of them
@@ -29,6 +30,7 @@ class KeptAnswers:
             self._said |= work.value_of(self._next_part())
             self._parts += 1
         self._unwritten: dict[str, bool] = {}
+        self._is_refused = False
         self._written_at = time.monotonic()
 
     def right(self, rollout: ForeignRollout) -> bool | None:
@@ -42,12 +44,19 @@ class KeptAnswers:
             self.write()
 
     def write(self) -> None:
-        """Write what was added."""
-        if self._unwritten:
-            self._work.keep(self._next_part(), self._unwritten)
-            self._parts += 1
-        self._unwritten = {}
+        """Write what was added. Where the disk refuses, a note says so, and the rest is not kept: an audit needs no
+        place."""
+        added, self._unwritten = self._unwritten, {}
         self._written_at = time.monotonic()
+        if not added or self._is_refused:
+            return
+        try:
+            self._work.keep(self._next_part(), added)
+        except DiskError as error:
+            self._is_refused = True
+            print_note(f"what the program says is not kept any more: {error}")
+            return
+        self._parts += 1
 
     def _next_part(self) -> str:
         return f"{self._what} {self._parts}"

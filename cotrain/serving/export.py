@@ -99,9 +99,8 @@ def export_policy(
         _check_exportable(spec, policy, directory, merged=merged, to=to)
 
         exported = load_policy(directory, recipe, policy, say=say)
-        is_finished = RunDirectory(directory).read("summary.json") is not None
-        if exported.handle.changes and not is_finished:
-            say(f"the run is not finished: {policy} is that after step {exported.finished} of {recipe.steps}")
+        if exported.handle.changes and _is_unfinished_run(directory):
+            say(f"the run is not finished: {policy} is that after step {exported.finished}")
         with filled_directory(target) as folder:
             if to == NANOCHAT:
                 _export_to_nanochat(exported, folder, merged=spec.lora is not None, policy=policy)
@@ -111,6 +110,12 @@ def export_policy(
             card = model_card(exported, policy, RunDirectory(directory), merged=merged)
             replace_file(folder / CARD, card.encode())
     return target
+
+
+def _is_unfinished_run(directory: Path | str) -> bool:
+    """Whether this is a run, not a model, and has no result yet."""
+    run = RunDirectory(directory)
+    return run.read("recipe.json") is not None and run.read("summary.json") is None
 
 
 def _check_exportable(spec: Policy, policy: str, directory: Path | str, *, merged: bool, to: str) -> None:

@@ -320,8 +320,9 @@ def _remove_abandoned_staging(path: Path, files: Files) -> None:
     _SWEPT.add(place)
     for name in os.listdir(path.parent):
         staging = path.with_name(name)
-        if is_staging_of(name, path.name) and time.time() - staging.stat().st_mtime > ABANDONED_S:
-            files.remove(staging)
+        with suppress(FileNotFoundError):  # another writer has finished it, or removed it
+            if is_staging_of(name, path.name) and time.time() - staging.stat().st_mtime > ABANDONED_S:
+                files.remove(staging)
 
 
 @contextmanager

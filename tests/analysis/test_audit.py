@@ -1,5 +1,6 @@
 """The audit of a judge in other trainers' rollouts: figures by hand, labels, new habits, the command."""
 
+import errno
 import json
 import random
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cotrain.analysis.audit.auditing import AuditOptions, audit_files
+from cotrain.analysis.audit.auditing import AuditOptions, _kept_work, audit_files
 from cotrain.analysis.audit.judge_error import cut_steps, error_rates, error_trends, step_windows
 from cotrain.analysis.audit.labelling import (
     estimate_by_labels,
@@ -23,7 +24,9 @@ from cotrain.analysis.audit.novelty import new_habits
 from cotrain.cli.main import main
 from cotrain.runs.foreign_files import ForeignRollout, read_foreign_run
 from cotrain.runs.foreign_run import foreign_alarms, metrics_rows
+from cotrain.runs.foreign_truth import grade_by_program
 from cotrain.runs.kept_answers import WRITE_EVERY_S, KeptAnswers
+from cotrain.storage.file_ops import DiskError
 from cotrain.storage.kept_work import KeptWork
 from tests.sentences import command_refuses
 
@@ -371,6 +374,33 @@ def test_a_program_that_fails_says_nothing_of_an_answer_whose_truth_is_in_a_colu
     file = write_rows(tmp_path / "rows.jsonl", rows)
     found = audit_files([file], AuditOptions(columns={}, truth_by=f"{program}:right"))
     assert {rollout.truth for rollout in found.run.rollouts} == {None}
+
+
+def test_a_second_audit_of_the_same_is_not_refused(tmp_path, monkeypatch):
+    """It needs no place: two audits of one run may ask the same program at once."""
+    monkeypatch.chdir(tmp_path)
+    program = tmp_path / "mine.py"
+    program.write_text("def right(prompt, response, reference):\n    return True\n")
+    file = write_rows(tmp_path / "rows.jsonl", fooled_rows())
+    options = AuditOptions(columns={}, truth_by=f"{program}:right")
+    said = []
+    with _kept_work([file], options, said.append) as first:
+        assert first is not None and said == []
+        found = audit_files([file], options, said.append)
+    assert {rollout.truth for rollout in found.run.rollouts} == {True}
+    assert len(said) == 1 and "mine.py:right says is not kept" in said[0]
+
+
+def test_an_audit_whose_disk_is_full_goes_on_without_keeping(tmp_path, capsys):
+    class Full(KeptWork):
+        def keep(self, key, value):
+            raise DiskError("disk full", errno.ENOSPC, code="E_DISK_REFUSED")
+
+    kept = KeptAnswers(Full(tmp_path / "audit", {}), "truth")
+    rollouts = read_foreign_run([write_rows(tmp_path / "rows.jsonl", fooled_rows())]).rollouts
+    graded = grade_by_program(rollouts, lambda prompt, response, reference: True, "mine.py:right", kept)
+    assert {rollout.truth for rollout in graded.rollouts} == {True}
+    assert "is not kept any more: disk full" in capsys.readouterr().err
 
 
 def test_without_a_place_it_is_said_that_nothing_is_kept(tmp_path, capsys, monkeypatch):

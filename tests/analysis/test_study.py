@@ -153,6 +153,14 @@ def test_a_study_that_has_nothing_to_end_with(tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_damaged_study_is_not_taken_for_one_without_a_gate(tmp_path, capsys):
+    file = written(tmp_path)
+    study = read_study(file)
+    study.out.mkdir(parents=True)
+    (study.out / "study.json").write_text("{")
+    command_refuses(["study", file, "--finished"], "E_STUDY_DAMAGED: study.json", capsys)
+
+
 def test_a_file_says_what_each_part_compares(tmp_path):
     study = read_study(written(tmp_path))
     two, three = study.parts.values()

@@ -13,7 +13,7 @@ from rich.console import Console
 from cotrain.core.seeding import Address
 from cotrain.core.types import Episode
 from cotrain.reports.glimpse import choose_glimpse, glimpse_lines
-from cotrain.reports.live import LiveTable, spark_line, step_line, time_text
+from cotrain.reports.live import LiveTable, spark_line, speaking_roles, step_line, time_text
 
 ROW = {
     "step": 11, "phase": "generator", "seconds": 2.0, "solver/reward/outcome": 0.42, "solver/accuracy": 0.41,
@@ -193,3 +193,12 @@ def test_a_reward_that_some_were_not_given_says_for_how_many_it_is() -> None:
 def test_a_scorer_has_no_speed_of_speech() -> None:
     row = {"step": 0, "rater/length": 1.0, "rater/tokens": 8, "rater/score": 0.2}
     assert "tokens/s" not in step_line(row, 5, 1.0, None)
+
+
+def test_a_solver_whose_reward_is_the_truth_is_no_role_of_given_pairs():
+    """Where the truth paid it stood in no step line: its reward and its accuracy are equal, as those of given pairs."""
+    given = {"teacher/accuracy": 0.5, "teacher/length": 3.0, "teacher/reward/label": 0.5}
+    answers = {"solver/accuracy": 0.5, "solver/length": 3.0, "solver/reward/label": 0.5}
+    assert speaking_roles(given | answers | {"solver/majority_accuracy": 1.0}) == ["solver"]
+    quarter = {"solver/accuracy": 0.25, "solver/length": 3.0, "solver/reward/label": 0.25}
+    assert speaking_roles(quarter) == ["solver"]

@@ -154,7 +154,8 @@ def _check_label_options(options: AuditOptions) -> None:
 @contextmanager
 def _kept_work(paths: Sequence[Path], options: AuditOptions, say: Callable[[str], None]) -> Iterator[KeptWork | None]:
     """Where what programs say of answers is kept until the audit is over: beside ``--out``, else in the working
-    directory. None without a program, and where nothing can be written, as an audit needs no place."""
+    directory. None without a program, and where nothing can be written or another audit of the same writes: an audit
+    needs no place."""
     programs = [target for target in (options.truth_by, options.labels) if target is not None and _is_program(target)]
     if not programs:
         yield None
@@ -167,7 +168,7 @@ def _kept_work(paths: Sequence[Path], options: AuditOptions, say: Callable[[str]
     with ExitStack() as stack:
         try:
             work = stack.enter_context(kept_work((options.out or Path("audit")).absolute(), depends_on, say))
-        except DiskError as error:
+        except (DiskError, ConfigError) as error:  # the latter where another audit keeps its answers there
             say(f"note: what {' and '.join(programs)} says is not kept while it is asked: {error}")
             work = None
         yield work

@@ -33,7 +33,6 @@ from cotrain.reports.comparison_report import write_study_page
 from cotrain.reports.study_words import early_end_lines, study_markdown
 from cotrain.runs.figures import end_figure_names
 from cotrain.storage.file_ops import replace_file
-from cotrain.storage.jsonl import try_read_object
 
 Say = Callable[[str], None]
 WITHOUT_EFFECT = ("checkpoint_every",)  # settings by which no figure changes
@@ -76,6 +75,8 @@ def run_study(study: Study, *, say: Say = print, finished_only: bool = False) ->
                 planned_seeds=plan.seeds,
             )
             document["parts"][name] = _part_summary(result, short_plan, study)
+        else:
+            document["parts"].pop(name, None)  # of an earlier end
         _write_study(study, document)
     lines = [line for name, part in document["parts"].items() for line in _part_lines(name, part)]
     return document | {"lines": [*early_end_lines(document), *lines]}
@@ -94,7 +95,7 @@ def finished_seeds(plan: ComparisonPlan) -> int:
 def _check_can_end(study: Study) -> None:
     """Raise ConfigError for a study that has nothing to end with: its gate has not been run, or no seed is finished in
     all arms."""
-    saved = try_read_object(study.out / "study.json")
+    saved = _begin_study(study) if (study.out / "study.json").exists() else {}
     gate = saved.get("gate")
     gate_is_known = study.gate is None or (isinstance(gate, Mapping) and "holds" in gate)
     gate_fails = gate_is_known and isinstance(gate, Mapping) and not gate["holds"]
