@@ -106,7 +106,7 @@ def with_flag_names(text: str, names: Collection[str]) -> str:
         arguments = _split_arguments(match["code"])
         if not arguments.keys() <= set(names):
             return match[0]
-        return f"``{' '.join(_as_flag(name, value) for name, value in arguments.items())}``"
+        return f"``{' '.join(as_flag(name, value) for name, value in arguments.items())}``"
 
     return _ARGUMENTS.sub(as_typed, text)
 
@@ -128,8 +128,8 @@ def _split_arguments(code: str) -> dict[str, str]:
     return values
 
 
-def _as_flag(name: str, value: str) -> str:
-    """An argument as one types it."""
+def as_flag(name: str, value: str) -> str:
+    """An argument as one types it; ``value`` as Python writes it."""
     flag = name.replace("_", "-")
     if value == "True":
         return f"--{flag}"

@@ -28,6 +28,7 @@ from cotrain.cli.flags import (
     Parser,
     add_count,
     add_parameters,
+    as_flag,
     check_set_paths,
     comments_of,
     named_arguments,
@@ -68,6 +69,7 @@ def run(argv: Sequence[str]) -> int:
     parsed = command.parsed
 
     # The recipe, before anything that takes long is loaded.
+    from cotrain.config.idle_arguments import idle_notes
     from cotrain.config.large_model_defaults import size_notes
     from cotrain.config.override import override
     from cotrain.config.recipe import check_due
@@ -76,7 +78,9 @@ def run(argv: Sequence[str]) -> int:
 
     values = parsed_values(parsed, command.argument_names)
     arguments = {name: value for name, value in values.items() if name in command.typed}
-    base_recipe = _make_recipe(command.build, command.target, parsed, arguments)
+    arguments = _with_problems(command.build, command.target, parsed, arguments)
+    with failures_located(command.target):
+        base_recipe = command.build.make(arguments)
     check_set_paths(command.parser, parsed.set, [field.name for field in fields(base_recipe)])
     recipe = override(base_recipe, parsed.set)
     if not parsed.dry_run:
@@ -106,6 +110,7 @@ def run(argv: Sequence[str]) -> int:
     notes += getattr(recipe.tasks, "notes", [])
     notes += few_test_problems_note(recipe.tasks)
     notes += size_notes(recipe.origin, parsed.set, command.typed)
+    notes += idle_notes(command.build, arguments, as_flag, command.typed_by_user)
     if not plans_for_other_gpu and backend is None and not _has_small_models(recipe):
         from cotrain.runs.memory_plan import fit_to_memory
 
@@ -129,7 +134,8 @@ class _Command:
     parser: Parser
     argument_names: Sequence[str]  # flags that are arguments of the recipe
     parsed: argparse.Namespace
-    typed: Collection[str]  # flags that were given, here or in a file
+    typed: Collection[str]  # flags that were given, here or in a file, or by --smoke
+    typed_by_user: Collection[str]  # those that --smoke did not give
 
     @property
     def warmup_flag(self) -> str:
@@ -158,7 +164,8 @@ def _read_command(argv: Sequence[str]) -> _Command:
     target, argv = _split_target(argv, config)
     build = find_recipe(target)
     parser, argument_names = parser_of(target, build)
-    words = config.words(parser) if config else []
+    words_of_file = config.words(parser) if config else []
+    words = list(words_of_file)
     argv = parser.rename_foreign_flags(argv)
 
     def explain_unknown(flag: str, value: str) -> str:
@@ -169,8 +176,9 @@ def _read_command(argv: Sequence[str]) -> _Command:
         from cotrain.cli.smoke import smoke_words
 
         # How many steps a short run needs follows from its schedule, and some recipes have one only with their data.
-        def make_with_data(parsed: argparse.Namespace, arguments: Mapping[str, Any]) -> Recipe:
-            return _make_recipe(build, target, parsed, arguments)
+        def make_with_data(parsed: argparse.Namespace, arguments: dict[str, Any]) -> Recipe:
+            with failures_located(target):
+                return build.make(_with_problems(build, target, parsed, arguments))
 
         words += smoke_words(
             build,
@@ -178,7 +186,7 @@ def _read_command(argv: Sequence[str]) -> _Command:
             argument_names,
             argv,
             make_with_data,
-            config_words=words,
+            config_words=words_of_file,
             explain_unknown=explain_unknown,
         )
     words += argv
@@ -186,9 +194,14 @@ def _read_command(argv: Sequence[str]) -> _Command:
     parsed = parser.parse_strictly(words, explain_unknown)
     if parsed.out is None and not parsed.dry_run:
         parser.error("the following arguments are required: --out")
-    typed = typed_flags(words, parser)
     return _Command(
-        target=target, build=build, parser=parser, argument_names=argument_names, parsed=parsed, typed=typed
+        target=target,
+        build=build,
+        parser=parser,
+        argument_names=argument_names,
+        parsed=parsed,
+        typed=typed_flags(words, parser),
+        typed_by_user=typed_flags([*words_of_file, *argv], parser),
     )
 
 
@@ -308,17 +321,16 @@ def _split_target(argv: Sequence[str], config: ConfigFile | None) -> tuple[str, 
     return str(config.keys["recipe"]), argv
 
 
-def _make_recipe(
-    build: RecipeFunction, target: str, parsed: argparse.Namespace, arguments: Mapping[str, Any]
-) -> Recipe:
-    """The recipe of these arguments, on the problems that the flags name."""
+def _with_problems(
+    build: RecipeFunction, target: str, parsed: argparse.Namespace, arguments: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments, and the problems that the flags name."""
     data_flags = ("tasks", "data", "operations", "question_column", "answer_column")
     names_problems = parsed.lenient or any(getattr(parsed, name) is not None for name in data_flags)
-    if names_problems:
-        labelled = arguments.get("labelled")  # which problems have labels: a file may say that of its rows
-        arguments = {**arguments, "tasks": _problems_of(build, target, parsed, labelled)}
-    with failures_located(target):
-        return build.make(arguments)
+    if not names_problems:
+        return arguments
+    labelled = arguments.get("labelled")  # which problems have labels: a file may say that of its rows
+    return {**arguments, "tasks": _problems_of(build, target, parsed, labelled)}
 
 
 def _problems_of(build: RecipeFunction, target: str, parsed: argparse.Namespace, labelled: Any) -> TaskSource:

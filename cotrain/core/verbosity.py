@@ -121,11 +121,14 @@ def print_error(text: object) -> None:
 
 _RUN_LOGS: list[Callable[[str], None]] = []  # of the runs that go on in this process: each writes a line
 _UNLOGGED_NOTES: deque[str] = deque(maxlen=20)  # printed while no run was going on
+_NOTES_ARE_KNOWN: list[bool] = []  # not empty inside of ``without_notes``
 
 
 def print_note(text: str) -> None:
     """Print a note, and write it into the logs of the runs that go on in this process. Where none does, the run that
     begins next logs it."""
+    if _NOTES_ARE_KNOWN:
+        return
     line = f"note: {text}"
     if not _RUN_LOGS:
         _UNLOGGED_NOTES.append(line)
@@ -134,6 +137,16 @@ def print_note(text: str) -> None:
     if shows_notes():
         with suppress(OSError, ValueError):  # a stream that is closed
             print(escape_terminal(line), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def without_notes() -> Iterator[None]:
+    """Inside of the block, ``print_note`` prints nothing: what is done there was done before, with its notes."""
+    _NOTES_ARE_KNOWN.append(True)
+    try:
+        yield
+    finally:
+        _NOTES_ARE_KNOWN.pop()
 
 
 @contextmanager

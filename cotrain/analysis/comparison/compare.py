@@ -39,8 +39,10 @@ from cotrain.analysis.comparison.plan import ComparisonPlan
 from cotrain.analysis.comparison.rates import check_one_has, choose_rates, rate_settings
 from cotrain.analysis.comparison.runs import ENDLESS, collect_run, end_figures_of, is_done, run_command
 from cotrain.analysis.comparison.waves import RunKey, run_at_equal_cost
+from cotrain.config.idle_arguments import idle_notes
 from cotrain.config.policies import Learning
 from cotrain.config.recipe import Recipe
+from cotrain.config.registry import find_recipe
 from cotrain.core.errors import ConfigError
 from cotrain.core.input_files import parse_json, read_regular
 from cotrain.core.nearest_names import current_name
@@ -100,6 +102,7 @@ def compare(
         notes |= dict.fromkeys(few_test_problems_note(recipe.tasks))
     notes |= dict.fromkeys(length_notes(recipes))
     notes |= dict.fromkeys(decay_notes(plan, recipes))
+    notes |= dict.fromkeys(idle_notes_of_arms(arms, source))
     for note in notes:
         say(note)
     answers = asking.answer_settings(
@@ -202,6 +205,15 @@ def length_notes(recipes: Mapping[str, Recipe]) -> list[str]:
         word = "arm" if len(arms) == 1 else "arms"
         lines.append(f"{note} ({word} {', '.join(arms)})")
     return lines
+
+
+def idle_notes_of_arms(arms: Sequence[Arm], source: Mapping[str, Any]) -> list[str]:
+    """A line for each argument of an arm that has no effect. ``source``: the argument that holds the problems."""
+    notes = []
+    for arm in arms:
+        for note in idle_notes(find_recipe(arm.target), {**arm.arguments, **source}, "{}={}".format):
+            notes.append(note.replace("note: ", f"note: arm {arm.label!r}: ", 1))
+    return notes
 
 
 def decay_notes(plan: ComparisonPlan, recipes: Mapping[str, Recipe]) -> list[str]:

@@ -1,0 +1,102 @@
+"""An argument that has no effect is said to have none, with the choice that takes its effect away."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cotrain.analysis.comparison.arms import make_arm
+from cotrain.analysis.comparison.compare import idle_notes_of_arms
+from cotrain.cli.main import main
+from cotrain.config.idle_arguments import idle_notes
+from cotrain.config.registry import find_recipe
+from cotrain.runs.directory import recipe_json
+from tests.helpers import EASY, TINY
+
+
+def notes_of(name, **arguments):
+    return idle_notes(find_recipe(name), {"model": TINY, **arguments}, "{}={}".format)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "idle", "reason"),
+    [
+        ("tango", {"verifier": "frozen", "verifier_lr": 1e-3}, "verifier_lr=0.001", " with verifier=frozen"),
+        ("tango", {"verifier": "frozen", "ratio": (2, 1)}, "ratio=(2, 1)", " with verifier=frozen"),
+        ("grpo", {"alpha": 0.3}, "alpha=0.3", " with steps_judged_by=none"),
+        ("gram", {"generator": "frozen", "kl": 0.1}, "kl=0.1", " with generator=frozen"),
+        ("debate", {"votes": 3}, "votes=3", " with judge=budget"),
+        ("tango", {"tasks": EASY, "simultaneous": True, "reviews": 9}, "reviews=9", " with simultaneous=True"),
+        ("two_agents_split", {"train": "starter", "kl": 0.1}, "kl=0.1", "; without it the run is the same"),
+    ],
+)
+def test_an_argument_without_effect_is_named_with_what_takes_it_away(name, arguments, idle, reason):
+    assert notes_of(name, **arguments) == [f"note: {idle} has no effect{reason}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("tango", {"verifier_lr": 1e-3, "reviews": 4, "balance": False, "kl": 0.0, "lr": 1e-3, "temperature": 0.7}),
+        ("tango", {"verifier": "frozen", "votes": 3, "combine": "majority", "verifier_lr": 2e-4}),  # its default
+        ("tango", {"simultaneous": True, "reviews": 12}),
+        ("grpo", {"steps_judged_by": "oracle", "alpha": 0.3, "alpha_end": 0.3, "lora": 4, "seed": 3}),
+        ("pair_judge", {"combine": "majority"}),  # which a closure keeps
+        ("grpo", {"tasks": EASY, "mask_truncated": True, "overlong_tokens": 4, "refill": 2, "evaluation_tasks": 3}),
+    ],
+)
+def test_an_argument_with_an_effect_is_not(name, arguments):
+    assert notes_of(name, **arguments) == []
+
+
+def test_without_it_the_run_is_the_same():
+    frozen = {"model": TINY, "tasks": EASY, "verifier": "frozen"}
+    with_rate, without = (find_recipe("tango").make(frozen | more) for more in ({"verifier_lr": 1e-3}, {}))
+    settings = [recipe_json(recipe, checkpoint_every=1)["settings"] for recipe in (with_rate, without)]
+    assert settings[0] == settings[1]
+
+
+def test_a_recipe_in_a_file_is_made_once(tmp_path):
+    """Its code may start something."""
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from cotrain import Recipe, RunConfig, recipe\n"
+        "from cotrain.recipes.grpo import grpo\n"
+        "@recipe\n"
+        "def mine(run: RunConfig, *, unused: int = 1) -> Recipe:\n"
+        "    open(__file__ + '.made', 'a').write('x')\n"
+        "    return grpo(**run.values())\n"
+    )
+    assert main(["run", f"{file}:mine", "--unused", "2", "--model", TINY, "--operations", "2", "2", "--dry-run"]) == 0
+    assert Path(f"{file}.made").read_text() == "x"
+
+
+def test_notes_of_a_recipe_are_printed_once(tmp_path, capsys):
+    """``mae`` says whenever it is made that no program checks its questions."""
+    rows = [{"question": f"What is {i} and {j}?", "answer": str(i + j)} for i in range(20) for j in range(20)]
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["--model", TINY, "--data", str(data), "--lr", "1e-3", "--cap", "9"]
+    assert main(["run", "mae", *words, "--dry-run"]) == 0
+    assert capsys.readouterr().err.count("no program works out problems") == 1
+
+
+def test_a_run_says_so_as_it_begins(tmp_path, capsys):
+    short = ["--operations", "2", "2", "--set", "evaluation.splits=[]", "--device", "cpu"]
+    words = ["--model", TINY, "--steps", "1", "--tasks-per-step", "1", "--group-size", "2", "--evaluation-tasks", "1"]
+    smoke = ["run", "tango", "--smoke", "--dry-run", "--verifier", "frozen", "--verifier-lr", "1e-3"]
+    assert main(smoke) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "no effect" in line)
+    assert "--verifier-lr 0.001 has no effect with" in line  # and nothing of --warmup, which --smoke sets
+    run = ["run", "tango", *words, *short, "--verifier", "frozen", "--warmup", "7", "--out", str(tmp_path / "run")]
+    assert main(run) == 0
+    assert "note: --warmup 7 has no effect with --verifier frozen" in capsys.readouterr().out
+
+
+def test_a_comparison_says_of_which_arm():
+    arms = [
+        make_arm("plain", "grpo", {"model": TINY, "alpha": 0.3}),
+        make_arm("truth", "grpo", {"model": TINY, "alpha": 0.3, "steps_judged_by": "oracle"}),
+    ]
+    notes = idle_notes_of_arms(arms, {"tasks": EASY})
+    assert notes == ["note: arm 'plain': alpha=0.3 has no effect with steps_judged_by=none"]
