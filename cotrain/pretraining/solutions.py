@@ -30,7 +30,18 @@ from cotrain.core.notes import CORRECT, FAILURE
 from cotrain.core.seeding import seed_of
 from cotrain.core.types import Episode, Task
 from cotrain.core.verbosity import ProgressPrinter, count_of
-from cotrain.data.columns import ANY, SPEAKERS, Row, field_of, row_of, system_of, with_system_text, without_calculator
+from cotrain.data.columns import (
+    ANY,
+    SPEAKERS,
+    Row,
+    field_of,
+    row_of,
+    solution_column_of,
+    system_of,
+    value_at,
+    with_system_text,
+    without_calculator,
+)
 from cotrain.data.files import task_of
 from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.marks import check_message_marks, check_row_marks
@@ -338,7 +349,9 @@ def _parse_row(row: dict[str, Any], where: str) -> WorkedRow:
         raise DataError(f"{error}; expected {LAYOUTS}", code=error.code) from error
     answer_text = question_row.answer or ""
     bare_answer = _answer_in(answer_text) or answer_text  # the column may hold worked text
-    work = str(row.get("solution") or row.get("answer") or "")
+    _, answer_column = question_row.columns
+    solution_column = question_row.solution_column or solution_column_of(row, question_row.unread)
+    work = str(value_at(row, solution_column or answer_column) or "")
     if "####" in work:
         work = work.rpartition("####")[0].strip()
     return WorkedRow(
@@ -346,7 +359,7 @@ def _parse_row(row: dict[str, Any], where: str) -> WorkedRow:
         work="" if work.strip() == bare_answer else work,
         answer=bare_answer,
         system=question_row.system,
-        unread=tuple(name for name in question_row.unread if name != "solution"),
+        unread=tuple(name for name in question_row.unread if name != solution_column),
     )
 
 
