@@ -335,6 +335,7 @@ class WorkedRow:
     work: str  # without the mark of its answer
     answer: str
     system: str = ""  # what is said before the problem
+    solution_column: str = ""  # that the worked text was read from, where the answer has another
     unread: tuple[str, ...] = ()  # columns that have a value and were not read
 
 
@@ -359,6 +360,7 @@ def _parse_row(row: dict[str, Any], where: str) -> WorkedRow:
         work="" if work.strip() == bare_answer else work,
         answer=bare_answer,
         system=question_row.system,
+        solution_column=solution_column,
         unread=tuple(name for name in question_row.unread if name != solution_column),
     )
 
@@ -399,13 +401,14 @@ def _answer_in(work: str) -> str | None:
 
 
 def _problem_row(row: dict[str, Any], where: str) -> Row:
+    """The problem of a row, whose worked text is not read: the model's own solutions take its place."""
     parsed_row = _parse_row(row, where)
     return Row(
         question=parsed_row.problem,
         answer=parsed_row.answer,
         solution=None,
         system=parsed_row.system,
-        unread=parsed_row.unread,
+        unread=tuple(filter(None, (parsed_row.solution_column, *parsed_row.unread))),
     )
 
 

@@ -13,7 +13,8 @@ from cotrain.data.suite_files import load_suite
 from cotrain.data.unread_columns import columns_note, has_content, unread_columns
 from cotrain.grading.pool import AnswerGrader
 from cotrain.pretraining.corpora import jsonl_file
-from cotrain.pretraining.solutions import gold_solutions, solver_of
+from cotrain.pretraining.solutions import gold_solutions, open_runner, solver_of
+from tests.helpers import TINY
 from tests.sentences import refuses
 
 
@@ -135,6 +136,17 @@ def test_it_is_said_where_worked_solutions_are_read(tmp_path, capsys):
     assert JsonlTasks(path).notes == [f"note: {path}: {said}"]
     main(["check", "data", str(path)])
     assert said in capsys.readouterr().out
+
+
+def test_where_nobody_learns_a_worked_solution_its_column_is_not_read(tmp_path):
+    path = str(write(tmp_path / "a.jsonl", [{"problem": "P?", "solution": "So 7.", "answer": "7", "level": 3}]))
+    grader = AnswerGrader()
+    said = []
+    load_suite("math500", [path], grader, say=said.append)
+    grader.close()
+    with open_runner(TINY, path, {"solver": solver_of(TINY)}, device="cpu", seed=0, aside=None, say=said.append):
+        pass
+    assert [line.rpartition(": ")[2] for line in said] == ["solution, level (1 row)"] * 2
 
 
 def test_a_solver_is_taught_the_worked_text_of_a_column_in_any_spelling(tmp_path):
