@@ -35,7 +35,7 @@ from cotrain.core.errors import DataError
 from cotrain.core.statistics import FEW_TESTED
 from cotrain.core.types import UNLABELLED, ParseFailure, has_split
 from cotrain.core.verbosity import ProgressPrinter
-from cotrain.data.columns import ANY, Schema, row_of
+from cotrain.data.columns import ANY, Schema, row_of, solution_note
 from cotrain.data.few_problems import few_test_rows_text
 from cotrain.data.files import SPLITS, JsonlTasks, cut_into_splits
 from cotrain.data.labels import with_labels
@@ -113,6 +113,7 @@ class LintReport:
     read: dict[str, Any] = field(default_factory=dict)
     seen: dict[str, Any] = field(default_factory=dict)  # what a run would see: columns, splits, the first problem
     code: dict[str, Any] = field(default_factory=dict)  # for tasks of code: the --tasks of a run, and their splits
+    solved: str | None = None  # the column of worked solutions, and how many rows have one
     unread: dict[str, int] = field(default_factory=dict)  # column that is not read → rows that have it
     labelled: LintReport | None = None  # report on the file of solved problems that --labelled names
     aside: Quarantine = field(default_factory=Quarantine)  # the malformed rows themselves
@@ -151,6 +152,8 @@ class LintReport:
         if self.code:
             splits = ", ".join(f"{count} {split}" for split, count in self.code["splits"].items())
             out.append(f"tasks of code with unit tests: a run reads them with --tasks {self.code['tasks']}; {splits}")
+        if self.solved:
+            out.append(self.solved)
         if note := columns_note(self.unread):
             out.append(note)
         if self.read:
@@ -173,6 +176,7 @@ class _Question:
     words: tuple[str, ...]
     worked: str = ""  # the text in which an answer is looked for, with ``--answer-format``
     columns: tuple[str, str] = ("", "")  # that question and answer were read from
+    solution_column: str = ""  # that a worked solution beside the answer was read from
     kind: str = "problem"  # with an answer; or a solution for "review", or code with tests: "mbpp", "humaneval"
     asked_text: str = ""  # as it is asked: behind its system text
     unread: tuple[str, ...] = ()  # columns that are not read
@@ -241,6 +245,7 @@ def check_file(
         labelled=_check_labelled_file(labelled, workers, deadline_s),
         seen=seen,
         code=code,
+        solved=solution_note([question.solution_column for question in questions]),
         unread=count_columns(question.unread for question in questions),
         aside=aside,
     )
@@ -266,6 +271,7 @@ def _read_questions(path: Path, schema: Schema, *, unanswered: bool) -> tuple[li
 
     def read_question(row: dict[str, Any], where: str) -> _Question:
         code = next((kind for kind, mark in CODE.items() if mark in row), None)
+        solution_column = ""
         if "steps" in row and "label" in row:
             sample = solution_of_row(row, where, "")
             question = sample.problem
@@ -291,6 +297,7 @@ def _read_questions(path: Path, schema: Schema, *, unanswered: bool) -> tuple[li
             solution = ""
             columns = question_row.columns
             asked_text = question_row.prompt
+            solution_column = question_row.solution_column
             unread = question_row.unread
             kind = "problem"
 
@@ -308,6 +315,7 @@ def _read_questions(path: Path, schema: Schema, *, unanswered: bool) -> tuple[li
             words=words,
             worked=worked,
             columns=columns,
+            solution_column=solution_column,
             asked_text=asked_text,
             unread=unread,
             kind=kind,

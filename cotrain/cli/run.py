@@ -118,9 +118,9 @@ def run(argv: Sequence[str]) -> int:
         notes += memory_notes
 
     if parsed.dry_run:
-        from cotrain.runs.fitting import too_short_notes
+        from cotrain.runs.fitting import idle_setting_notes
 
-        notes += too_short_notes(recipe, keep_every=parsed.keep_every)  # of a run, it says so itself
+        notes += idle_setting_notes(recipe, keep_every=parsed.keep_every)  # of a run, it says so itself
         return _print_plan(command, recipe, backend, device, notes)
     return _start_run(parsed, recipe, backend, device, notes)
 

@@ -25,14 +25,15 @@ first of these that the text has:
 3. the last ``\boxed{…}``;
 4. all of it.
 
-A column ``paraphrase``, a text or a list of texts, asks the same question in other words. All other columns are refused
-or counted (``unread_columns.py``). Whatever is wrong with a row is an error that names file, row and column. Left out:
-tolerances and units.
+A column ``solution`` beside the answer is the worked solution, a step a line or in tags. A column ``paraphrase``, a
+text or a list of texts, asks the same question in other words. All other columns are refused or counted
+(``unread_columns.py``). Whatever is wrong with a row is an error that names file, row and column. Left out: tolerances
+and units.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,7 +50,7 @@ from cotrain.data.unread_columns import (
     unread_columns,
 )
 from cotrain.formats.answers import first_line, last_boxed
-from cotrain.formats.solutions import behind_thoughts, blocks_of, write_solution
+from cotrain.formats.solutions import behind_thoughts, blocks_of, tagged_solution, write_solution
 from cotrain.grading.notation import without_separators
 
 MAX_ANSWER_WORDS = 12  # of an answer in a column called a solution, where a longer text is worked text
@@ -124,10 +125,11 @@ class Row:
 
     question: str
     answer: str | None  # the gold answer alone; None where the row has none and need not
-    solution: str | None  # worked text in step tags, from GSM8K's format
+    solution: str | None  # worked text in step tags, from GSM8K's format or a column of its own
     paraphrases: tuple[str, ...] = ()
     system: str = ""  # a text that is said before the question
     columns: tuple[str, str] = field(default=("", ""), compare=False)  # that question and answer were read from
+    solution_column: str = field(default="", compare=False)  # that the worked text was read from, beside the answer
     unread: tuple[str, ...] = field(default=(), compare=False)  # columns that have a value and were not read
 
     @property
@@ -175,6 +177,10 @@ def row_of(row: dict[str, Any], question: str, answer: str, where: str, may_lack
         _, _, own_name = answer_column.rpartition(".")
         gold, work = _split_answer(answer_text, own_name, f"{where}, field {answer_column!r}")
         solution = _solution_of(work, gold)
+
+    solution_column = ""
+    if gold is not None and solution is None:
+        solution_column, solution = _solution_beside(row, unread, gold)
     return Row(
         question=question_text,
         answer=gold,
@@ -182,7 +188,8 @@ def row_of(row: dict[str, Any], question: str, answer: str, where: str, may_lack
         paraphrases=_read_paraphrases(row, question_text, f"{where}, field 'paraphrase'"),
         system=system_of(row, question_column, where),
         columns=(question_column, answer_column),
-        unread=tuple(name for name in unread if not is_system(name)),
+        solution_column=solution_column,
+        unread=tuple(name for name in unread if not is_system(name) and name != solution_column),
     )
 
 
@@ -369,6 +376,45 @@ def _solution_of(work: str, gold: str) -> str | None:
     stripped = [without_calculator(line).strip() for line in work.split("\n")]
     steps = [line for line in stripped if line]
     return write_solution(steps, gold) if steps else None
+
+
+def solution_column_of(row: Mapping[str, Any], unread: Iterable[str]) -> str:
+    """Which of the columns that nothing else is read from holds a worked solution as text; "" for none."""
+    for name in unread:
+        if plain_spelling(name) == "solution" and isinstance(row.get(name), str):
+            return name
+    return ""
+
+
+def solution_note(columns: Sequence[str]) -> str | None:
+    """Of the column that each row has its worked solution in, "" for none: "the worked solution is read from 'solution'
+    in 3 of 5 rows"; None where no row has one."""
+    named = [column for column in columns if column]
+    if not named:
+        return None
+    names = " or ".join(repr(name) for name in dict.fromkeys(named))
+    return f"the worked solution is read from {names} in {len(named)} of {len(columns)} rows"
+
+
+def _solution_beside(row: Mapping[str, Any], unread: Iterable[str], gold: str) -> tuple[str, str | None]:
+    """The column of the worked solution, and what it says as steps in tags; "" and None where there is none to read."""
+    column = solution_column_of(row, unread)
+    solution = _solution_in(row[column], gold) if column else None
+    return ("", None) if solution is None else (column, solution)
+
+
+def _solution_in(text: str, gold: str) -> str | None:
+    """The worked text of a column of its own, as steps in tags with the answer behind them; None where it says no more
+    than the answer, or where its own tags leave no steps to read."""
+    text = behind_thoughts(text) or ""
+    if tagged_solution(text).ok:
+        return text
+    before_mark, mark, _ = text.rpartition("####")
+    work = before_mark if mark else text
+    solution = _solution_of(work, gold)
+    if solution is None or work.strip() == gold or not tagged_solution(solution).ok:
+        return None
+    return solution
 
 
 def without_calculator(line: str) -> str:

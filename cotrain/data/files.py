@@ -30,7 +30,7 @@ from cotrain.core.input_files import absolute_path
 from cotrain.core.seeding import seed_of
 from cotrain.core.types import UNLABELLED, Task
 from cotrain.core.verbosity import count_of
-from cotrain.data.columns import SCHEMAS, Row, schema_of, with_system_text
+from cotrain.data.columns import SCHEMAS, Row, schema_of, solution_note, with_system_text
 from cotrain.data.few_problems import FEW_QUESTIONS
 from cotrain.data.hub import hub_rows, is_hub_name
 from cotrain.data.malformed_rows import Quarantine
@@ -155,8 +155,8 @@ class JsonlTasks:
         return [f"files not read: {', '.join(texts)}"] if texts else []
 
     def _column_notes(self) -> list[str]:
-        """Notes on the other columns: system texts that are put in front of questions, and columns that are not
-        read."""
+        """Notes on the other columns: system texts that are put in front of questions, worked solutions, and columns
+        that are not read."""
         rows: list[Row] = []
         for of_split in self._rows.values():
             rows += of_split
@@ -164,6 +164,9 @@ class JsonlTasks:
         with_system = sum(bool(row.system) for row in rows)
         if with_system:
             notes.append(f"a system text is asked in front of the question in {with_system} of {len(rows)} rows")
+        solved = solution_note([row.solution_column for row in rows])
+        if solved:
+            notes.append(solved)
         unread = columns_note(count_columns(row.unread for row in rows))
         if unread:
             notes.append(unread)

@@ -97,7 +97,7 @@ def load_suite(
             rows = [row for file in _files_of_test(absolute_path(path)) for row in read_rows(file, reader, aside)]
         if aside is not None:
             aside.check_share(path)
-        unread += [row.unread for row in rows]
+        unread += [tuple(filter(None, (row.solution_column, *row.unread))) for row in rows]  # nobody learns from it
         tasks += [task_of(row, f"{name}/{len(tasks) + i}", grader) for i, row in enumerate(rows)]
 
     _say_columns(name, unread, say)

@@ -16,7 +16,19 @@ from typing import Any
 
 from cotrain.core.entropy import nats_of
 from cotrain.core.late import np
-from cotrain.core.notes import ANSWER, CALLS, CORRECT, FAILURE, FINAL, MEASURED, PAYER_SAID, PROBLEM, STEP_OK, VERDICTS
+from cotrain.core.notes import (
+    ANSWER,
+    CALLS,
+    CORRECT,
+    FAILURE,
+    FINAL,
+    MEASURED,
+    PAYER_SAID,
+    PROBLEM,
+    STEP_OK,
+    STEPS,
+    VERDICTS,
+)
 from cotrain.core.types import BROKEN_OFF, TOO_LONG, Episode, Trace, kind_of_failure
 from cotrain.metrics.clusters import sums_of
 from cotrain.metrics.heldout import BASE_RATE, CALLED_RIGHT, GAP, WRONG_STEP, review_counts, trajectories_in
@@ -132,7 +144,8 @@ def entropy_figures(traces: Sequence[Trace]) -> Figures:
 
 
 def accuracy_figures(traces: Sequence[Trace]) -> Figures:
-    """Right answers and right steps, and how faithful right answers are."""
+    """Right answers and right steps, how many steps a solution has, and how faithful right answers are. Steps are
+    counted where an answer was read, whether or not anybody knows which of them are right."""
     row: Figures = {}
     grades = [CORRECT.of(trace) for trace in traces]
     graded = [ok for ok in grades if ok is not None]
@@ -141,6 +154,11 @@ def accuracy_figures(traces: Sequence[Trace]) -> Figures:
         steps = STEP_OK.of(trace)
         if steps:
             judged.append((trace, steps))
+    step_counts = []
+    for trace in traces:
+        steps_read = STEPS.of(trace)
+        if steps_read and ANSWER.is_in(trace):
+            step_counts.append(len(steps_read))
 
     # An answer may fail after it was graded, as by a reward that is no number.
     ungraded = sum(t.failure not in (None, BROKEN_OFF) and CORRECT.of(t) is None for t in traces)
@@ -151,7 +169,8 @@ def accuracy_figures(traces: Sequence[Trace]) -> Figures:
         row["accuracy"] = _mean(graded)
     if judged:
         row["step_accuracy"] = _mean([ok for _, steps in judged for ok in steps])
-        row["steps"] = _mean([len(steps) for _, steps in judged])
+    if step_counts:
+        row["steps"] = _mean(step_counts)
     if right := [all(steps) for t, steps in judged if CORRECT.of(t)]:
         row["sound_when_correct"] = _mean(right)
     return row

@@ -30,7 +30,18 @@ from cotrain.core.notes import CORRECT, FAILURE
 from cotrain.core.seeding import seed_of
 from cotrain.core.types import Episode, Task
 from cotrain.core.verbosity import ProgressPrinter, count_of
-from cotrain.data.columns import ANY, SPEAKERS, Row, field_of, row_of, system_of, with_system_text, without_calculator
+from cotrain.data.columns import (
+    ANY,
+    SPEAKERS,
+    Row,
+    field_of,
+    row_of,
+    solution_column_of,
+    system_of,
+    value_at,
+    with_system_text,
+    without_calculator,
+)
 from cotrain.data.files import task_of
 from cotrain.data.malformed_rows import Quarantine
 from cotrain.data.marks import check_message_marks, check_row_marks
@@ -324,6 +335,7 @@ class WorkedRow:
     work: str  # without the mark of its answer
     answer: str
     system: str = ""  # what is said before the problem
+    solution_column: str = ""  # that the worked text was read from, where the answer has another
     unread: tuple[str, ...] = ()  # columns that have a value and were not read
 
 
@@ -338,7 +350,9 @@ def _parse_row(row: dict[str, Any], where: str) -> WorkedRow:
         raise DataError(f"{error}; expected {LAYOUTS}", code=error.code) from error
     answer_text = question_row.answer or ""
     bare_answer = _answer_in(answer_text) or answer_text  # the column may hold worked text
-    work = str(row.get("solution") or row.get("answer") or "")
+    _, answer_column = question_row.columns
+    solution_column = question_row.solution_column or solution_column_of(row, question_row.unread)
+    work = str(value_at(row, solution_column or answer_column) or "")
     if "####" in work:
         work = work.rpartition("####")[0].strip()
     return WorkedRow(
@@ -346,7 +360,8 @@ def _parse_row(row: dict[str, Any], where: str) -> WorkedRow:
         work="" if work.strip() == bare_answer else work,
         answer=bare_answer,
         system=question_row.system,
-        unread=tuple(name for name in question_row.unread if name != "solution"),
+        solution_column=solution_column,
+        unread=tuple(name for name in question_row.unread if name != solution_column),
     )
 
 
@@ -386,13 +401,14 @@ def _answer_in(work: str) -> str | None:
 
 
 def _problem_row(row: dict[str, Any], where: str) -> Row:
+    """The problem of a row, whose worked text is not read: the model's own solutions take its place."""
     parsed_row = _parse_row(row, where)
     return Row(
         question=parsed_row.problem,
         answer=parsed_row.answer,
         solution=None,
         system=parsed_row.system,
-        unread=parsed_row.unread,
+        unread=tuple(filter(None, (parsed_row.solution_column, *parsed_row.unread))),
     )
 
 

@@ -11,7 +11,8 @@ Controls are parameters:
 - ``verifier="frozen"``: the verifier is never trained (ablation).
 - ``steps_judged_by="oracle"``: the truth takes the place of the step verdicts (ceiling). ``oracle_noise`` is the chance
   with which each of them is flipped.
-- ``steps_judged_by="none"``: no step rewards; the generator learns from its outcomes alone (baseline).
+- ``steps_judged_by="none"``: no step rewards; the generator learns from its outcomes alone (baseline). These still have
+  the weight 1 − α, unless ``advantage_mix="add"``.
 - ``balance=False``: no class weights (ablation).
 - ``simultaneous=True``: both learn from the same episodes instead of in turn.
 - ``review_format``: format of the verifier's reviews (``rollout/verifier_roles.py``).

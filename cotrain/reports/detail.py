@@ -68,7 +68,8 @@ def training_status(trace: Json, objectives: Json | None) -> str:
         return "no: nothing was learned from it"
     of_role = [name for name, objective in objectives.items() if trace.get("role") in _roles_of_objective(objective)]
     if of_role:
-        return f"no: {' and '.join(of_role)} took no advantage from it, as from a group whose rewards are all equal"
+        why = "as from a group whose rewards are all equal" if trace.get("rewards") else "as it has no reward"
+        return f"no: {' and '.join(of_role)} took no advantage from it, {why}"
     trained = dict.fromkeys(str(objective.get("policy")) for objective in objectives.values())
     return f"no: this step trained {' and '.join(trained) or 'nothing'} on other turns"
 

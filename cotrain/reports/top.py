@@ -23,6 +23,7 @@ from cotrain.reports.live import spark_line, speaking_roles, time_text
 from cotrain.reports.runs import RunView
 
 TREND = 16  # bars of a spark line
+TRUTHS = ("accuracy", "balanced_accuracy")  # the figure that says how right a role is; the first that it has
 ROLES = 6  # most roles that are shown
 ALARMS = 3  # most alarms that are shown
 COLUMNS = 80
@@ -68,13 +69,14 @@ def _role_row(
             if name not in ("class_label", "label"):
                 rewards[name] = [earlier[key] for earlier in latest if key in earlier]
 
-    truth = f"{role}/accuracy" if f"{role}/accuracy" in row else f"{role}/balanced_accuracy"
+    measured = [name for name in TRUTHS if any(f"{role}/{name}" in earlier for earlier in (row, *latest))]
+    truth = measured[0] if measured else None
     tokens = finite(row.get(f"{role}/tokens"))
     return {
         "role": role,
         "rewards": rewards,
-        "truth": truth.split("/")[1],
-        "right": [earlier[truth] for earlier in latest if truth in earlier],
+        "truth": truth,  # None where no answer is known
+        "right": [earlier[f"{role}/{truth}"] for earlier in latest if f"{role}/{truth}" in earlier],
         "length": finite(row.get(f"{role}/length")),
         "tokens_per_second": tokens / seconds if tokens and seconds else None,
     }
@@ -123,7 +125,8 @@ def draw_screen(run_facts: Mapping[str, Any], width: int = COLUMNS) -> Group:
     for role in run_facts["roles"][:ROLES]:
         speed = f"{role['tokens_per_second']:.0f} tokens/s" if role["tokens_per_second"] else ""
         length = f"{role['length']:.0f} tokens a turn" if role["length"] else ""
-        figures = [(f"truth: {role['truth'].replace('_', ' ')}", role["right"])]
+        truth = role["truth"] or "not measured"
+        figures = [(f"truth: {truth.replace('_', ' ')}", role["right"])]
         figures += list(role["rewards"].items())[:2]
         first_cells = (role["role"], "", "")
         last_cells = (length, speed, "")

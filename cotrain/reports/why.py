@@ -171,12 +171,15 @@ def _trace_lines(trace: dict[str, Any], unit: str) -> list[str]:
             values_text = f"{low:g}" if low == high else f"{low:g} to {high:g}"
             lines.append(f"{INDENT}advantage of {escape_terminal(objective, 60)}: {values_text}")
 
+    truth = "none is known"
+    if trace["metadata"]:
+        truth = json.dumps(trace["metadata"], ensure_ascii=False)
     lines += [
         f"{INDENT}learned from: {escape_terminal(trace['learned'], 300)}",
         f"{INDENT}{sampled} {unit}s sampled, {masked} given and masked, ended by {ended}",
         f"{INDENT}written: {escape_terminal(trace['text'])}",
         f"{INDENT}read: {escape_terminal(json.dumps(trace['findings'], ensure_ascii=False))}",
-        f"{INDENT}truth: {escape_terminal(json.dumps(trace['metadata'], ensure_ascii=False))}",
+        f"{INDENT}truth: {escape_terminal(truth)}",
     ]
     return lines
 

@@ -99,6 +99,14 @@ def check_demonstrations(method: str, tasks: TaskSource) -> bool:
             "conversations, as --tasks chats --data FILE",
             code="E_TASKS_WITHOUT_SOLUTIONS",
         )
+    size = tasks.size("train") or 1  # of an endless source all are like the first
+    without = sum(tasks.get("train", index).solution is None for index in range(size))
+    if without > 0:
+        raise ConfigError(
+            f"{method}: {without} of the {size} training tasks of {tasks.name!r} have no worked solution; leave out "
+            "their rows",
+            code="E_TASKS_WITHOUT_SOLUTIONS",
+        )
     return isinstance(first, ChatTask)
 
 

@@ -16,11 +16,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from cotrain.algorithms.policy_gradient import PolicyGradient
+from cotrain.algorithms.samples import weight_at
 from cotrain.config.large_model_defaults import PACKED_FROM, are_small
 from cotrain.config.names import max_tokens_flag
 from cotrain.config.policies import DEFAULT_LR_WARMUP, Learning, Snapshot, Weights, samples_in_int8
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError, TooLong
+from cotrain.core.signals import STEP
 from cotrain.core.types import UNLABELLED, TaskSource, has_split
 from cotrain.core.verbosity import count_of
 from cotrain.distributed.local import device_of, resolve_device
@@ -127,12 +130,37 @@ def crowded_notes(trainer: CoTrainer) -> Iterator[str]:
 MOST_COUNTED = 10_000  # steps of the longest run whose length is compared with its settings: others end by a budget
 
 
-def too_short_notes(recipe: Recipe, *, keep_every: int = 0) -> list[str]:
-    """A line for each setting that never takes effect, as the run is over before. Such a run is not refused: it may be
-    made longer later. A warm-up that nobody has chosen is passed over; a trial of few steps does not reach its end."""
+def idle_setting_notes(recipe: Recipe, *, keep_every: int = 0) -> list[str]:
+    """A line for each setting that never takes effect. Such a run is not refused."""
+    notes = _step_weight_notes(recipe)
+    if recipe.max_steps <= MOST_COUNTED:
+        notes += _too_short_notes(recipe, keep_every)
+    return [f"note: {note}" for note in notes]
+
+
+def _step_weight_notes(recipe: Recipe) -> list[str]:
+    """Of step rewards that nobody gives, while the outcome still leaves them a share of the advantage."""
+    notes = []
+    for name, objective in recipe.objectives.items():
+        algorithm = objective.algorithm
+        if not isinstance(algorithm, PolicyGradient) or algorithm.advantage_mix != "convex":
+            continue
+        if STEP not in algorithm.reward_weights:
+            continue
+        phases = [phase for phase in recipe.schedule.phases if name in phase.objectives]
+        if all(phase.options.get("step_rewards") == "none" for phase in phases):
+            share = weight_at(algorithm.reward_weights[STEP], 0, 1)
+            notes.append(
+                f"{name} gets no step rewards, and its outcome still leaves them the share alpha of the advantage, "
+                f"{share:g} at the start; --advantage-mix add gives the outcome all of it"
+            )
+    return notes
+
+
+def _too_short_notes(recipe: Recipe, keep_every: int) -> list[str]:
+    """Of settings that take effect after the end of the run, which may be made longer later. A warm-up that nobody has
+    chosen is passed over; a trial of few steps does not reach its end."""
     steps = recipe.max_steps
-    if steps > MOST_COUNTED:
-        return []
     notes = _phase_notes(recipe, steps)
     for name, policy in recipe.policies.items():
         if isinstance(policy, Learning):
@@ -151,7 +179,7 @@ def too_short_notes(recipe: Recipe, *, keep_every: int = 0) -> list[str]:
             f"keep_every is {keep_every}, and the run lasts {count_of(steps, 'step')}: the newest checkpoints "
             "alone are kept"
         )
-    return [f"note: {note}" for note in notes]
+    return notes
 
 
 def _phase_notes(recipe: Recipe, steps: int) -> list[str]:

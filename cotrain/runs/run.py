@@ -62,7 +62,7 @@ from cotrain.runs.figures import (
     progress_shown,
     seconds_of,
 )
-from cotrain.runs.fitting import crowded_notes, too_long_notes, too_short_notes, with_packing
+from cotrain.runs.fitting import crowded_notes, idle_setting_notes, too_long_notes, with_packing
 from cotrain.runs.log import LoggingObserver, Observer, SilentObserver
 from cotrain.runs.model_paths import pin_model_names, weights_of
 from cotrain.runs.out_of_room import DiskRetry, memory_limits, restore_memory_limits
@@ -160,7 +160,7 @@ def start_run(
     with RunDirectory.begin(out) as directory:
         trainer = CoTrainer(recipe, backend=backend, wrap_engine=wrap_engine, async_steps=async_steps)
         log = LoggingObserver(observer or SilentObserver(), directory.path)
-        for note in (*packing_notes, *too_short_notes(recipe, keep_every=keep_every)):
+        for note in (*packing_notes, *idle_setting_notes(recipe, keep_every=keep_every)):
             log.message(note)
         best = recipe.evaluation.best
         if best and untold_note(BEST, best):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cotrain.storage.file_ops import replace_file
 from cotrain.storage.jsonl import try_read_object
 from cotrain.trackers.rollouts import TrackedRollout
 
@@ -67,7 +68,8 @@ class SentRows:
     def note(self, moment: Moment) -> None:
         """It was sent."""
         self.last = moment
-        self._path.write_text(json.dumps({"step": moment[0], "evaluated": moment[1]}) + "\n")
+        step, evaluated = moment
+        replace_file(self._path, f"{json.dumps({'step': step, 'evaluated': evaluated})}\n".encode())
 
 
 OpenTracker = Callable[[TrackedRun], Sink]

@@ -353,6 +353,51 @@ def test_what_a_program_that_was_stopped_has_said_is_kept(tmp_path, capsys, monk
     assert times_asked() == 20 + n_again + (n_again + n_kept) and in_one_go == went_on
 
 
+def test_what_another_program_said_is_not_taken_for_its_own(tmp_path, monkeypatch):
+    """A file that the program imports was edited, and the answers of before were kept as if it had said them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    helper = tmp_path / "helper_of_audit.py"
+    helper.write_text("SAYS = True\n")
+    program = tmp_path / "mine.py"
+    program.write_text(
+        "import helper_of_audit as helper\n\n\n"
+        "def right(prompt, response, reference):\n    return helper.SAYS\n\n\n"
+        "def wrong(prompt, response, reference):\n    return not helper.SAYS\n"
+    )
+    file = write_rows(tmp_path / "rows.jsonl", fooled_rows())
+    rollouts = read_foreign_run([file]).rollouts
+
+    def said_before(name):
+        """What an audit by this function finds of an earlier try, before it is stopped with an answer of its own."""
+        options = AuditOptions(columns={}, truth_by=f"{program}:{name}")
+        with pytest.raises(KeyboardInterrupt), _kept_work([file], options, lambda text: None) as work:
+            kept = KeptAnswers(work, "truth")
+            before = kept.right(rollouts[0])
+            kept.add(rollouts[0], name == "right")
+            kept.write()
+            raise KeyboardInterrupt
+        return before
+
+    names = ["right", "right", "wrong", "wrong"]
+    assert [said_before(name) for name in names] == [None, True, None, False]
+    helper.write_text("SAYS = False\n")
+    assert [said_before(name) for name in names] == [None, True, None, False]
+
+
+@pytest.mark.parametrize("words", [["--truth-by"], ["--no-grade", "--label", "60", "--labels"]], ids=["all", "sample"])
+def test_the_file_of_a_program_is_run_once(tmp_path, capsys, words):
+    """It may load a model."""
+    program = tmp_path / "mine.py"
+    program.write_text(
+        "from pathlib import Path\n\nwith Path(__file__).with_name('runs.txt').open('a') as file:\n"
+        "    file.write('.')\n\n\ndef right(prompt, response, reference):\n    return True\n"
+    )
+    file = write_rows(tmp_path / "rows.jsonl", fooled_rows())
+    assert main(["audit", str(file), *words, f"{program}:right", "--json"]) == 0
+    assert (tmp_path / "runs.txt").read_text() == "."
+
+
 def test_what_a_slow_program_says_is_kept_while_it_is_asked(tmp_path):
     """A kill leaves it no moment to write."""
     rollouts = read_foreign_run([write_rows(tmp_path / "rows.jsonl", fooled_rows())]).rollouts[:2]

@@ -20,11 +20,12 @@ from cotrain.analysis.comparison import study_file
 from cotrain.analysis.comparison.compare import claim_directory
 from cotrain.analysis.comparison.forecast import phase_counts, run_length
 from cotrain.analysis.comparison.runs import run_command
-from cotrain.analysis.comparison.study import run_count_lines, run_study
+from cotrain.analysis.comparison.study import finished_seeds, run_count_lines, run_study
 from cotrain.analysis.comparison.study_file import Study, git_status, read_study
 from cotrain.analysis.comparison.study_path import FOLDER, shipped_studies, study_path
 from cotrain.cli.main import main
 from cotrain.reports.study_words import study_markdown
+from cotrain.runs.directory import RunDirectory
 from tests.analysis.made_runs import made_run
 from tests.helpers import TINY
 
@@ -73,6 +74,25 @@ part = "3 steps"
 arm = "oracle"
 minus = "outcome"
 at_least = 0.1
+"""
+TWO_WAVES = """
+hypothesis = "Oracle steps help."
+measure = "solver/greedy"
+model = "{tiny}"
+seeds = 1
+equal = "flops"
+batches = 2
+evaluate_every = 2
+operations = [2, 2]
+overrides = ["evaluation.tasks=2", "evaluation.group_size=2", "evaluation.splits=[]", "evaluation.curve_tasks=1"]
+out = "{out}"
+
+[arms.one]
+recipe = "grpo"
+overrides = ["tasks_per_step=2", "group_size=2"]
+[arms.more]
+recipe = "grpo"
+overrides = ["tasks_per_step=2", "group_size=6"]
 """
 AFTER = {"2 steps": {"outcome": 0.5, "oracle": 0.5}, "3 steps": {"outcome": 0.3, "oracle": 0.5}}
 
@@ -143,6 +163,38 @@ def test_a_study_ends_at_no_seed_behind_one_that_is_not_finished(tmp_path):
         "3 steps": {"seeds": 0, "planned": 3},
     }
     assert list(document["parts"]) == ["2 steps"]
+
+
+def test_runs_that_go_on_to_an_equal_cost_were_finished(tmp_path):
+    """A study that was stopped while they did could not be ended."""
+    study = read_study(written(tmp_path, FILE.replace('"batches"', '"flops"')))
+    study.out.mkdir()
+    as_if_run(study)
+    plan = study.parts["2 steps"]
+    for seed in range(3):
+        RunDirectory.open(plan.out / "outcome" / f"seed-{seed}").extend(plan.ends_at(5000.0))
+    assert finished_seeds(plan) == 3
+    begun_anew = plan.out / "oracle" / "seed-1"
+    (begun_anew / "summary.json").unlink()  # it has not made all of its batches
+    assert finished_seeds(plan) == 1
+    assert finished_seeds(replace(plan, equal="batches")) == 0
+    (plan.out / "oracle" / "seed-0").rename(tmp_path / "aside")  # which was not begun
+    assert finished_seeds(plan) == 0
+
+
+@pytest.mark.whole
+def test_an_early_end_that_was_stopped_goes_on(tmp_path):
+    file = written(tmp_path, TWO_WAVES)
+    study = read_study(file)
+
+    def stopped_as_a_run_goes_on(line: str) -> None:
+        if line.endswith("goes on"):
+            raise RuntimeError("stopped")
+
+    with pytest.raises(RuntimeError, match="stopped"):
+        run_study(study, say=stopped_as_a_run_goes_on)
+    document = run_study(study, finished_only=True)
+    assert document["parts"]["all"]["seeds"] == 1 and document["ended_early"] == {}
 
 
 def test_a_study_that_has_nothing_to_end_with(tmp_path, capsys):

@@ -122,9 +122,9 @@ def test_a_run_hears_of_the_terminal_from_us_alone(how, tmp_path):
     child, terminal = pty.fork()
     if not child:
         os.execv(sys.executable, [sys.executable, "-c", COMPARISON_AT_TERMINAL, str(place), RUN_AT_TERMINAL])
-    deadline = time.monotonic() + 60
     while not (heard.exists() and heard.read_text()):
-        assert time.monotonic() < deadline
+        has_ended, _ = os.waitpid(child, os.WNOHANG)
+        assert not has_ended  # a machine may be so busy that the run begins after minutes
         time.sleep(0.02)
     if how == "ctrl-c":
         os.write(terminal, b"\x03")

@@ -13,7 +13,8 @@ from cotrain.data.suite_files import load_suite
 from cotrain.data.unread_columns import columns_note, has_content, unread_columns
 from cotrain.grading.pool import AnswerGrader
 from cotrain.pretraining.corpora import jsonl_file
-from cotrain.pretraining.solutions import gold_solutions, solver_of
+from cotrain.pretraining.solutions import gold_solutions, open_runner, solver_of
+from tests.helpers import TINY
 from tests.sentences import refuses
 
 
@@ -96,6 +97,65 @@ def test_a_system_text_is_asked_in_front_and_keeps_the_split(row, tmp_path):
     places = [(split, n) for split in ("train", "validation", "test") for n in range(source.size(split))]
     assert [source.get(*place).prompt for place in places].count("Be short.\n\nQ?") == 1
     assert any("a system text is asked in front of the question in 1 of 31 rows" in note for note in source.notes)
+
+
+SOLVED = "<step>3 + 4 = 7</step><step>So 7.</step><answer>7</answer>"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["3 + 4 = <<3+4=7>>7\nSo 7.", "<think>Hm.</think>3 + 4 = 7\n\nSo 7.", "3 + 4 = 7\nSo 7.\n#### 7", SOLVED],
+    ids=["lines", "thought", "mark", "tags"],
+)
+@pytest.mark.parametrize("column", ["solution", "Solution"])
+def test_a_solution_beside_the_answer_is_the_worked_one(text, column):
+    found = any_row({"question": "3 + 4?", "answer": "7", column: text})
+    assert (found.answer, found.solution, found.solution_column, found.unread) == ("7", SOLVED, column, ())
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"answer": "7", "solution": "7"},  # which is the answer once more
+        {"answer": "7", "solution": ["3 + 4"]},
+        {"answer": "7", "solution": "So <answer>7</answer>"},  # tags that leave no step to read
+        {"answer": "3 + 4 = 7\n#### 7", "solution": "So 7."},  # the answer brings worked text of its own
+        {"answer": None, "solution": "So 7."},
+        {"answer": "7", "solution": 7, "": "So 7."},  # a column without a name is no solution
+    ],
+    ids=["bare", "list", "tags", "gsm8k", "unanswered", "unnamed"],
+)
+def test_a_solution_that_is_not_read_is_counted(row):
+    found = row_of({"question": "3 + 4?", **row}, "question", "answer", "row 1", may_lack_answer=True)
+    assert (found.solution_column, found.unread[0]) == ("", "solution")
+
+
+def test_it_is_said_where_worked_solutions_are_read(tmp_path, capsys):
+    rows = [{"question": f"Q{n}", "answer": n, "solution": f"So {n}." if n % 2 else ""} for n in range(40)]
+    path = write(tmp_path / "a.jsonl", rows)
+    said = "the worked solution is read from 'solution' in 20 of 40 rows"
+    assert JsonlTasks(path).notes == [f"note: {path}: {said}"]
+    main(["check", "data", str(path)])
+    assert said in capsys.readouterr().out
+
+
+def test_where_nobody_learns_a_worked_solution_its_column_is_not_read(tmp_path):
+    path = str(write(tmp_path / "a.jsonl", [{"problem": "P?", "solution": "So 7.", "answer": "7", "level": 3}]))
+    grader = AnswerGrader()
+    said = []
+    load_suite("math500", [path], grader, say=said.append)
+    grader.close()
+    with open_runner(TINY, path, {"solver": solver_of(TINY)}, device="cpu", seed=0, aside=None, say=said.append):
+        pass
+    assert [line.rpartition(": ")[2] for line in said] == ["solution, level (1 row)"] * 2
+
+
+def test_a_solver_is_taught_the_worked_text_of_a_column_in_any_spelling(tmp_path):
+    beside = {"Question": "3 + 4?", "Answer": "7", "Solution": "3 + 4 = 7"}
+    within = {"Question": "Q", "Answer": "So 9.\n#### 9"}
+    corpus = gold_solutions(str(write(tmp_path / "a.jsonl", [beside, within])), solver_of("shipped"))
+    replies = [corpus.get(place)[-1]["content"] for place in range(2)]
+    assert replies == ["<step>3 + 4 = 7</step><answer>7</answer>", "<step>So 9.</step><answer>9</answer>"]
 
 
 @pytest.mark.parametrize("role", ["assistant", "tool"])

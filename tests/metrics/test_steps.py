@@ -116,11 +116,21 @@ def test_reviews_align_with_the_steps_and_agree_with_each_other():
     assert review_figures([review("a", True)]) == {}  # a verdict without steps, and alone
 
 
+def said(answer, *, n_steps):
+    return {"answer": answer, "steps": [(place, place + 1, "x") for place in range(n_steps)]}
+
+
+def test_steps_are_counted_where_nobody_knows_which_are_right():
+    """Runs on ``--data`` had no figure of them."""
+    traces = [trace(correct=True, parsed=said("7", n_steps=3)), trace(parsed=said("8", n_steps=2)), trace()]
+    assert accuracy_figures(traces)["steps"] == 2.5
+
+
 def test_accuracy_of_answers_and_of_steps():
     traces = [
-        trace(correct=True, step_ok=[True, True, False]),
-        trace(correct=True, step_ok=[True]),
-        trace(correct=False, step_ok=[True, False]),
+        trace(correct=True, step_ok=[True, True, False], parsed=said("7", n_steps=3)),
+        trace(correct=True, step_ok=[True], parsed=said("7", n_steps=1)),
+        trace(correct=False, step_ok=[True, False], parsed=said("8", n_steps=2)),
         trace(correct=False),
         trace(),  # nobody knows
     ]

@@ -10,6 +10,7 @@ import torch
 from cotrain.algorithms.contract import Batch
 from cotrain.algorithms.samples import sample_of
 from cotrain.core.types import Sampling
+from cotrain.data.files import JsonlTasks
 from cotrain.data.preferences import Chats
 from cotrain.data.word_problems.source import study_problems
 from cotrain.formats.role_replies import write_review
@@ -150,6 +151,22 @@ def test_what_they_refuse():
     with refuses("E_SETTING_RANGE", names="group_size 1"):
         self_rewarding(group_size=1)
     assert self_rewarding(judge="frozen", **SMALL).roles["verifier"].policy == "judge"
+
+
+def test_spin_learns_the_solutions_of_a_file_and_refuses_rows_without_one(tmp_path):
+    path = tmp_path / "data.jsonl"
+    rows = [{"question": f"{n} + 1?", "answer": n + 1, "solution": f"{n} + 1 = {n + 1}"} for n in range(40)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    tasks = JsonlTasks(path)
+    assert spin(**{**SMALL, "tasks": tasks}).tasks is tasks
+
+    for row in rows[20:]:
+        del row["solution"]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    halved = JsonlTasks(path)
+    without = sum(halved.get("train", place).solution is None for place in range(halved.size("train")))
+    with refuses("E_TASKS_WITHOUT_SOLUTIONS", names=(f"{without} of the {halved.size('train')}", "'jsonl'")):
+        spin(**{**SMALL, "tasks": halved})
 
 
 @pytest.mark.whole

@@ -78,7 +78,10 @@ def test_in_training_is_yes_or_no_with_the_reason() -> None:
     )
     assert training_status({**worth, "failure": "no grade"}, generator) == "no: no grade"
     assert training_status({"role": "solver"}, verifier) == "no: this step trained checker on other turns"
-    assert training_status({"role": "critic"}, verifier).startswith("no: verifier took no advantage from it")
+    without = "no: verifier took no advantage from it, as"
+    paid = {"role": "critic", "rewards": [["outcome", 1.0, None]]}
+    assert training_status(paid, verifier) == f"{without} from a group whose rewards are all equal"
+    assert training_status({**paid, "rewards": []}, verifier) == f"{without} it has no reward"
     assert objectives_in_phase(SCHEDULE, "odd") is None and objectives_in_phase({}, "generator") is None
     assert training_status({"role": "solver"}, None) == "no: nothing was learned from it"
 

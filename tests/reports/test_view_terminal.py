@@ -16,6 +16,7 @@ from cotrain.cli.why import why
 from cotrain.core.verbosity import is_hidden
 from cotrain.reports.runs import RunView
 from cotrain.reports.top import draw_screen, snapshot
+from cotrain.reports.why import explain_rollout
 from tests.sentences import refuses
 
 POISON = ["\x1b]52;c;aGk=\x07\x1b[2J\u202etxet"] * 300
@@ -37,6 +38,38 @@ def test_top_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert top([str(write_fake_run(tmp_path, steps=10, episodes=1)), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["step"] == 10 and [role["role"] for role in found["roles"]] == ["solver", "verifier"]
+
+
+def without_truth(run: Path) -> Path:
+    """The run as it would be if nobody knew an answer."""
+    content = (run / "metrics.jsonl").read_text()
+    rows = [json.loads(line) for line in content.splitlines()]
+    for row in rows:
+        for name in [name for name in row if name.startswith("solver/") and name.endswith("accuracy")]:
+            del row[name]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return run
+
+
+def test_top_names_no_truth_that_is_not_measured(tmp_path: Path) -> None:
+    """The solver of such a run had a "balanced accuracy", without a value."""
+    run = without_truth(write_fake_run(tmp_path / "run", steps=10, episodes=1))
+    shown = snapshot(RunView(run))
+    truths = {role["role"]: (role["truth"], bool(role["right"])) for role in shown["roles"]}
+    assert truths == {"solver": (None, False), "verifier": ("balanced_accuracy", True)}
+    console = Console(width=80, record=True, file=(tmp_path / "out").open("w"))
+    console.print(draw_screen(shown, 80))
+    assert re.search(r"solver\s+truth: not measured\s+–", console.export_text())
+
+
+def test_why_names_no_truth_where_none_is_known(tmp_path: Path) -> None:
+    write_fake_run(tmp_path, steps=4, episodes=2)
+    rollout = RunView(tmp_path).rollout(0, 1, 0)
+    assert rollout is not None
+    for trace in rollout["traces"]:
+        trace["metadata"] = {}
+    truths = [line.strip() for line in explain_rollout(rollout) if line.strip().startswith("truth:")]
+    assert set(truths) == {"truth: none is known"}
 
 
 def test_why_tells_rewards_output_and_truth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,5 @@
-"""Settings that a run is too short for were taken in silence: a learning rate never reached its value, a phase was
-never played. The run says so, and goes on: it may be lengthened."""
+"""Settings without effect were taken in silence: a learning rate never reached its value, a phase was never played,
+step rewards had a weight and nobody gave them. The run says so, and goes on: it may be lengthened."""
 
 import time
 from dataclasses import replace
@@ -15,7 +15,7 @@ from cotrain.recipes.grpo import grpo
 from cotrain.recipes.tango import tango
 from cotrain.runs import run as loop
 from cotrain.runs.changes import lengthen_run
-from cotrain.runs.fitting import too_short_notes
+from cotrain.runs.fitting import idle_setting_notes
 from tests.helpers import EASY, TINY
 from tests.runs.test_best import Heard
 
@@ -23,16 +23,25 @@ SMALL = {"model": TINY, "tasks": EASY, "tasks_per_step": 2, "group_size": 2, "ev
 
 
 def one_note(recipe, **more):
-    (note,) = too_short_notes(recipe, **more)
+    (note,) = idle_setting_notes(recipe, **more)
     return note
 
 
 def test_a_warm_up_that_the_run_does_not_reach_the_end_of_is_said():
     note = one_note(grpo(steps=20, lr_warmup=50, **SMALL))
     assert "policies.generator.lr_warmup is 50" in note and "20 updates" in note and "40% of its value" in note
-    assert too_short_notes(grpo(steps=50, lr_warmup=50, **SMALL)) == []
-    assert too_short_notes(grpo(steps=20, lr_warmup=50, updates_per_batch=3, **SMALL)) == []
-    assert too_short_notes(grpo(steps=2, **SMALL)) == []  # a trial, with the warm-up that every run has
+    assert idle_setting_notes(grpo(steps=50, lr_warmup=50, **SMALL)) == []
+    assert idle_setting_notes(grpo(steps=20, lr_warmup=50, updates_per_batch=3, **SMALL)) == []
+    assert idle_setting_notes(grpo(steps=2, **SMALL)) == []  # a trial, with the warm-up that every run has
+
+
+def test_a_share_that_is_left_to_step_rewards_which_nobody_gives_is_said():
+    judged_by_nobody = {"steps": 8, "warmup": 1, "alpha": 0.25, "steps_judged_by": "none", **SMALL}
+    note = one_note(tango(**judged_by_nobody))
+    assert "generator gets no step rewards" in note and "0.25 at the start" in note and "--advantage-mix add" in note
+    assert idle_setting_notes(tango(**judged_by_nobody, advantage_mix="add")) == []
+    assert idle_setting_notes(tango(**{**judged_by_nobody, "steps_judged_by": "oracle"})) == []
+    assert idle_setting_notes(grpo(steps=50, steps_judged_by="oracle", lr_warmup=50, **SMALL)) == []
 
 
 def test_the_warm_up_is_that_of_the_updates_of_each_policy():
@@ -58,7 +67,7 @@ def test_other_settings_that_take_no_effect_before_the_end_are_said():
     )
     falling = grpo(steps=20, lr_decay="linear", **SMALL)
     assert "learning rate is 0 from there on" in one_note(replace(falling, horizon=10))
-    assert too_short_notes(replace(falling, horizon=30)) == too_short_notes(replace(recipe, horizon=10)) == []
+    assert idle_setting_notes(replace(falling, horizon=30)) == idle_setting_notes(replace(recipe, horizon=10)) == []
 
 
 def test_a_snapshot_that_is_taken_once_is_no_first_one():
@@ -67,7 +76,7 @@ def test_a_snapshot_that_is_taken_once_is_no_first_one():
 
     def notes_of(past):
         recipe = grpo(steps=100, **SMALL)
-        return too_short_notes(replace(recipe, policies={**recipe.policies, "reference": past}))
+        return idle_setting_notes(replace(recipe, policies={**recipe.policies, "reference": past}))
 
     assert notes_of(snapshot(TINY, of="generator", every=60, first=60)) == []
     assert notes_of(snapshot(TINY, of="generator", every=60)) == []
@@ -82,7 +91,7 @@ def test_a_phase_whose_turn_comes_after_the_last_step_is_said():
     cycle = ("generator", "verifier", "generator", "verifier", "late")
     recipe = replace(recipe, schedule=replace(recipe.schedule, phases=(generator, verifier, late), cycle=cycle))
     assert "phase 'late' begins with step 5" in one_note(recipe)
-    assert too_short_notes(replace(recipe, steps=5)) == []
+    assert idle_setting_notes(replace(recipe, steps=5)) == []
 
 
 def test_a_schedule_of_any_length_is_looked_through_at_once():
@@ -91,7 +100,7 @@ def test_a_schedule_of_any_length_is_looked_through_at_once():
     warmup = (("verifier", 0), ("generator", 10**8))
     recipe = replace(recipe, schedule=replace(recipe.schedule, warmup=warmup))
     began = time.monotonic()
-    assert [note for note in too_short_notes(recipe) if f"phase 'verifier' begins with step {10**8 + 2}," in note]
+    assert [note for note in idle_setting_notes(recipe) if f"phase 'verifier' begins with step {10**8 + 2}," in note]
     assert time.monotonic() - began < 5
 
 

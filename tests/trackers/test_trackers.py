@@ -222,6 +222,17 @@ def test_what_keeps_what_it_was_sent_first_is_not_sent_it_again_and_that_is_told
     ]
 
 
+def test_what_was_sent_last_is_whole_at_any_moment(tmp_path):
+    """It was rewritten in place: a crash in between lost it, and a resumed run sent all rows again."""
+    path = tmp_path / "sent.json"
+    sent = SentRows(path)
+    sent.note((4, False))
+    with path.open() as before:
+        sent.note((5, True))
+        assert json.loads(before.read()) == {"step": 4, "evaluated": False}  # another file took its place
+    assert SentRows(path).last == (5, True)
+
+
 def wandb_records(content, kind):
     """LevelDB's log: checksum, length, kind; all in the first block of 32 KiB."""
     at = 7

@@ -24,6 +24,7 @@ from cotrain.analysis.audit.novelty import new_habits
 from cotrain.analysis.audit.result import AuditResult
 from cotrain.core.arguments import check_called_with
 from cotrain.core.errors import ConfigError, DataError
+from cotrain.core.own_code import imported_by
 from cotrain.core.user_code import load_object
 from cotrain.core.verbosity import count_of
 from cotrain.runs.foreign_files import ForeignRun, read_foreign_run
@@ -34,6 +35,7 @@ from cotrain.storage.file_ops import DiskError, digest_of
 from cotrain.storage.kept_work import KeptWork, claim_place, kept_work
 
 MOST_DISAGREEMENTS = 50
+Program = Callable[..., Any]  # prompt, response and reference → whether the answer is right, or None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,13 +62,15 @@ def audit_files(
 ) -> AuditResult:
     """Audit the rollouts of some files. Raises UserError."""
     _check_label_options(options)
+    programs = _load_programs(options)
+    _check_places(options)
     run = read_foreign_run(paths, named=options.columns, right_at=options.right_at)
     notes: list[str] = []
     run = _with_references(run, options, notes)
     with _kept_work(paths, options, say) as work:
-        graded = _grade(run, options, say, work)
+        graded = _grade(run, options, programs.get("--truth-by"), say, work)
         run = replace(run, rollouts=graded.rollouts)
-        estimate, plan = _with_labels(run, options, notes, work)
+        estimate, plan = _with_labels(run, options, programs.get("--labels"), notes, work)
         if options.out is not None:
             write_as_run(run, options.out)
         differing = [rollout for rollout in run.rollouts if outcome_of(rollout) in ("fp", "fn")]
@@ -86,6 +90,20 @@ def audit_files(
             plan=plan,
             notes=notes,
         )
+
+
+def _load_programs(options: AuditOptions) -> dict[str, Program]:
+    """The functions that say whether an answer is right, by flag. Each file is run here alone, as it may load a model.
+    Raises ConfigError where one is no function that can be asked."""
+    targets = {"--truth-by": options.truth_by}
+    if options.labels is not None and _is_program(options.labels):
+        targets["--labels"] = options.labels
+    programs: dict[str, Program] = {}
+    for flag, target in targets.items():
+        if target is not None:
+            programs[flag] = load_object(target, flag, FunctionType)
+            check_called_with(flag, programs[flag], "prompt", "response", "reference")
+    return programs
 
 
 # -- the truth
@@ -109,12 +127,17 @@ def _with_references(run: ForeignRun, options: AuditOptions, notes: list[str]) -
     return replace(run, rollouts=tuple(rollouts))
 
 
-def _grade(run: ForeignRun, options: AuditOptions, say: Callable[[str], None], work: KeptWork | None) -> Graded:
-    """The truth of each answer: by a program, a column, or the reference answers, whichever there is first. ``work``
-    keeps what a program says."""
-    if options.truth_by is not None:
-        program = _load_judge(options.truth_by, "--truth-by")
-        return grade_by_program(run.rollouts, program, options.truth_by, _kept_answers(work, "truth"))
+def _grade(
+    run: ForeignRun,
+    options: AuditOptions,
+    program: Program | None,
+    say: Callable[[str], None],
+    work: KeptWork | None,
+) -> Graded:
+    """The truth of each answer: by the program of ``--truth-by``, a column, or the reference answers, whichever there
+    is first. ``work`` keeps what a program says."""
+    if program is not None:
+        return grade_by_program(run.rollouts, program, str(options.truth_by), _kept_answers(work, "truth"))
     if run.columns.truth:
         return Graded(rollouts=run.rollouts, source=f"column {run.columns.truth!r}")
     gradable = [rollout for rollout in run.rollouts if rollout.gold is not None]
@@ -128,8 +151,7 @@ def _grade(run: ForeignRun, options: AuditOptions, say: Callable[[str], None], w
 
 
 def _check_label_options(options: AuditOptions) -> None:
-    """Raise UserError for what cannot be read or written, or would not be, before answers are graded, which may take
-    long."""
+    """Raise UserError for what cannot be read, or would not be written."""
     labels_are_program = options.labels is not None and _is_program(options.labels)
     if options.to_label is not None and options.width is None and options.label is None:
         raise ConfigError("--to-label: how many? give --width W, as in --width 0.1, or --label N", code="E_LABEL_COUNT")
@@ -139,12 +161,12 @@ def _check_label_options(options: AuditOptions) -> None:
             "of the two",
             code="E_LABELS_BY_PROGRAM",
         )
-    if options.truth_by is not None:
-        _load_judge(options.truth_by, "--truth-by")  # raises where it is no function that can be asked
-    if options.labels is not None and labels_are_program:
-        _load_judge(options.labels, "--labels")
     if options.labels is not None and not labels_are_program and not Path(options.labels).is_file():
         raise DataError(f"no such file: {options.labels}", code="E_FILE_MISSING")
+
+
+def _check_places(options: AuditOptions) -> None:
+    """Raise UserError for what cannot be written, before answers are graded, which may take long."""
     if options.out is not None:
         claim_place(options.out if options.out.is_dir() else options.out.absolute().parent)
     if options.to_label is not None:
@@ -175,10 +197,12 @@ def _kept_work(paths: Sequence[Path], options: AuditOptions, say: Callable[[str]
 
 
 def _stamp_of_program(target: str) -> list[str]:
-    """What tells a program from others: its file, its name and what the file holds."""
+    """What tells a program from others: its file, its name, and what this file and those that it imports of the user's
+    own hold."""
     file, _, name = target.rpartition(":")
-    program = Path(file)
-    return [str(program.resolve()), name, digest_of(program.read_bytes()).sha256]
+    program = Path(file).resolve()
+    imported = [f"{path} {code.sha256}" for path, code in imported_by([program]).items() if path != program]
+    return [str(program), name, digest_of(program.read_bytes()).sha256, *imported]
 
 
 def _kept_answers(work: KeptWork | None, what: str) -> KeptAnswers | None:
@@ -186,20 +210,19 @@ def _kept_answers(work: KeptWork | None, what: str) -> KeptAnswers | None:
 
 
 def _with_labels(
-    run: ForeignRun, options: AuditOptions, notes: list[str], work: KeptWork | None
+    run: ForeignRun, options: AuditOptions, program: Program | None, notes: list[str], work: KeptWork | None
 ) -> tuple[LabelEstimate | None, LabelPlan | None]:
     """Return the estimate from the labels that were given, and the plan of what else to label; None for what was not
-    asked for. ``work`` keeps the labels that a program gives."""
+    asked for. ``program``: that of ``--labels``, whose labels ``work`` keeps; None where labels are a file."""
     wants_plan = options.width is not None or options.label is not None
     if options.labels is None and not wants_plan:
         return None, None
     strata = strata_of(run)
     labels: dict[str, bool] = {}
-    if options.labels is not None and _is_program(options.labels):
+    if program is not None:
         plan = plan_labels(strata, {}, width=options.width if wants_plan else 0.1, total=options.label)
         drawn = [rollout for rollout, _ in plan.answers_to_label()]
-        program = _load_judge(options.labels, "--labels")
-        labelled = grade_by_program(drawn, program, options.labels, _kept_answers(work, "labels"))
+        labelled = grade_by_program(drawn, program, str(options.labels), _kept_answers(work, "labels"))
         labels = {rollout.address: rollout.truth for rollout in labelled.rollouts if rollout.truth is not None}
         unsaid = plan.total - len(labels)
         if unsaid:
@@ -210,7 +233,7 @@ def _with_labels(
             notes.append(f"{count_of(empty, 'row')} of {options.labels} without a label")
 
     estimate = estimate_by_labels(strata, labels) if labels else None
-    if not wants_plan or (options.labels is not None and _is_program(options.labels)):
+    if not wants_plan or program is not None:
         return estimate, None
     plan = plan_labels(strata, labels, width=options.width, total=options.label)
     if options.to_label is not None:
@@ -221,10 +244,3 @@ def _with_labels(
 def _is_program(labels: str) -> bool:
     path, colon, _ = labels.rpartition(":")
     return bool(colon) and path.endswith(".py")
-
-
-def _load_judge(target: str, flag: str) -> Callable[..., Any]:
-    """The function ``FILE.py:NAME`` that says whether an answer is right."""
-    program: Callable[..., Any] = load_object(target, flag, FunctionType)
-    check_called_with(flag, program, "prompt", "response", "reference")
-    return program

@@ -59,7 +59,7 @@ from cotrain.reports.comparison_report import write_comparison_page
 from cotrain.reports.training_svg import training_svg
 from cotrain.runs.choose_formats import AnswerFormat
 from cotrain.runs.code_record import check_code_unchanged
-from cotrain.runs.fitting import too_short_notes
+from cotrain.runs.fitting import idle_setting_notes
 from cotrain.storage.file_ops import DiskError, replace_file
 
 
@@ -195,10 +195,10 @@ def compare(
 
 
 def length_notes(recipes: Mapping[str, Recipe]) -> list[str]:
-    """A line for each setting that runs are too short for, with the arms that have it."""
+    """A line for each setting that never takes effect in a run, with the arms that have it."""
     arms_of_note: dict[str, list[str]] = {}
     for label, recipe in recipes.items():
-        for note in too_short_notes(recipe):
+        for note in idle_setting_notes(recipe):
             arms_of_note.setdefault(note, []).append(repr(label))
     lines = []
     for note, arms in arms_of_note.items():

@@ -23,6 +23,7 @@ from cotrain.analysis.comparison.compare import ComparisonPlan, compare
 from cotrain.analysis.comparison.rates import check_figure
 from cotrain.analysis.comparison.runs import is_done
 from cotrain.analysis.comparison.study_file import Gate, Study, git_status
+from cotrain.analysis.comparison.waves import goes_on_to_equal_cost
 from cotrain.config.recipe import Recipe
 from cotrain.core.errors import ConfigError
 from cotrain.core.input_files import parse_json, read_regular
@@ -83,10 +84,11 @@ def run_study(study: Study, *, say: Say = print, finished_only: bool = False) ->
 
 
 def finished_seeds(plan: ComparisonPlan) -> int:
-    """How many of the first seeds are finished in every arm."""
+    """How many of the first seeds are finished in every arm, or were until some of their runs had to go on."""
     count = 0
     for seed in plan.each_seed:
-        if not all(is_done(plan.out / arm.slug / f"seed-{seed}") for arm in plan.arms):
+        folders = [plan.out / arm.slug / f"seed-{seed}" for arm in plan.arms]
+        if not all(is_done(folder) or goes_on_to_equal_cost(plan, folder) for folder in folders):
             break
         count += 1
     return count

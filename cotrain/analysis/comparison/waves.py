@@ -58,7 +58,7 @@ def run_at_equal_cost(
         else:
             unfinished_jobs.append((folder, command(run)))
     run_jobs(unfinished_jobs, workers, say, lambda folder: check_run(run_of_folder[folder]))
-    if plan.equal in ("batches", "updates") or plan.budget is not None:
+    if not _ends_in_two_waves(plan):
         return None
     dearest, unfinished = runs_still_short(plan, places)
     if unfinished:
@@ -70,6 +70,20 @@ def run_at_equal_cost(
         RunDirectory.open(places[place]).extend(plan.ends_at(dearest.budget))
     run_jobs([(places[place], command(place)) for place in unfinished], workers, say)
     return dearest
+
+
+def _ends_in_two_waves(plan: ComparisonPlan) -> bool:
+    """Whether what the dearest arm spends is known when its runs are done, and others then go on until as much is
+    spent."""
+    return plan.equal not in ("batches", "updates") and plan.budget is None
+
+
+def goes_on_to_equal_cost(plan: ComparisonPlan, folder: Path) -> bool:
+    """Whether the run in ``folder`` was finished, and has been given the dearest arm's cost to spend since."""
+    if not _ends_in_two_waves(plan) or is_done(folder):
+        return False
+    recipe = RunDirectory(folder).read("recipe.json")
+    return recipe is not None and recipe["settings"].get(plan.equal) is not None
 
 
 def runs_still_short(plan: ComparisonPlan, places: Mapping[RunKey, Path]) -> tuple[DearestArm, list[RunKey]]:
