@@ -607,7 +607,7 @@ class PolicyGradient(PolicyLossOptions):
         """The advantages of one channel, float64 ``[T]`` of each sample, and the baselines after it."""
         values = rewards.unique_values  # [rewards]
         if self.baseline is not None:  # the running mean of this channel over the earlier episodes of a role
-            # The role's mean that is subtracted from each reward, and the episode that the reward is of: [rewards].
+            # For each reward the name of the mean that is subtracted, and the episode that it is of: [rewards].
             samples_of_rewards = [samples[index] for index in rewards.unique_samples.tolist()]
             keys = [f"{sample.role}/{name}" for sample in samples_of_rewards]
             episodes = [sample.episode_key for sample in samples_of_rewards]

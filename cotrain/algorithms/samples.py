@@ -301,7 +301,7 @@ def place_rewards(samples: Sequence[Sample], signal: Signal, scale: StepScale = 
     sample_index: list[int] = []
     first_index: list[int] = []
     reward_index: list[int] = []
-    reward_of_trajectory: dict[str, int] = {}  # trajectory → index in [rewards] of the reward of its whole
+    reward_of_trajectory: dict[str, int] = {}  # trajectory → index in [rewards] of its reward as a whole
 
     span_counts: dict[str, int] = {}
     if signal.per == "span" and scale == "1/K":

@@ -205,7 +205,7 @@ class TorchLearner(PolicyClient):
             multiplier = self._rate_multiplier(plan[0].term.planned)  # ``planned`` is the policy's, in all terms
             if is_finite:
                 begins_iteration = self._updates > 0 and self._updates_in_iteration() == 0
-                if begins_iteration:  # with new moments, as ``reset_every`` says
+                if begins_iteration:  # with a new optimiser
                     self._optimizer.clear_moments()
                 if self._offload:
                     self._optimizer.move_state()  # to the device of the weights
@@ -329,7 +329,7 @@ class TorchLearner(PolicyClient):
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
         """Restore what ``state`` and ``tensors`` returned. Raises StateError, with nothing changed, if it does not
         fit."""
-        # ``state`` has these three only where they differ from what a new learner has.
+        # ``state`` may lack these three; they are then those of a new learner.
         state = {"micro_tokens": self._micro_tokens, "weights_reset_at": 0, "optimizer_reset_at": 0, **state}
         fields = ("updates", "optimizer", "micro_tokens", "weights_reset_at", "optimizer_reset_at")
         updates, moments, micro_tokens, weights_reset_at, optimizer_reset_at = take_fields("learner", state, *fields)

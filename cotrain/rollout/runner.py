@@ -359,11 +359,11 @@ class RolloutRunner:
         self.prompt_fields: dict[int, PromptFields] = {}
 
     def greedy_copy(self) -> RolloutRunner:
-        """A copy with every role at temperature 0."""
+        """A copy with every role at temperature 0. What does not fit there is noted in this runner's ``set_aside``."""
         greedy_roles = {}
         for name, role in self.roles.items():
             greedy_roles[name] = role.with_temperature(0.0)
-        return RolloutRunner(
+        greedy_runner = RolloutRunner(
             self.engine,
             self.renderers,
             greedy_roles,
@@ -371,6 +371,8 @@ class RolloutRunner:
             loop=self.loop,
             progress=self.progress,
         )
+        greedy_runner.set_aside = self.set_aside
+        return greedy_runner
 
     def collect(
         self,

@@ -333,17 +333,17 @@ class RolloutPipeline:
         return RolloutsAhead(self._engine, lambda: collect(later_step), self._add_ahead, self._ahead_thread, timer)
 
     def collect_early(
-        self, step: int, collect: Collect, blocked_policies: Collection[str], *, timer: Timer = nullcontext
+        self, step: int, collect: Collect, held_policies: Collection[str], *, timer: Timer = nullcontext
     ) -> Overlap:
         """With async_steps = 0: the rollouts of ``step`` during the update before it, as far as they need no policy of
-        ``blocked_policies``; the rest once the new weights are published."""
+        ``held_policies``; the rest once the new weights are published."""
         if self._early_thread is None:
             self._early_thread = ThreadPoolExecutor(1, thread_name_prefix="early rollouts")
 
         def keep(batch: RolloutBatch | None) -> None:
             self._early = None if batch is None else (step, batch)
 
-        return EarlyRollouts(self._engine, lambda: collect(step), keep, self._early_thread, blocked_policies, timer)
+        return EarlyRollouts(self._engine, lambda: collect(step), keep, self._early_thread, held_policies, timer)
 
     def drop_oldest(self) -> None:
         """The step that was due is over: drop its rollouts. With async_steps = 0 none are kept."""
@@ -359,7 +359,7 @@ class RolloutPipeline:
         batches = [_batch_to_json(batch) for batch in self.ready]
         if not batches:
             return None
-        if self.async_steps == 1:  # one batch at most; older checkpoints have it in this form, too
+        if self.async_steps == 1:  # one batch at most, which is saved without a list around it
             return batches[0]
         return {"batches": batches}
 

@@ -308,13 +308,13 @@ class CoTrainer:
         if self.rollouts.async_steps > 0:
             return self.rollouts.collect_during_update(step, self._collect_step, until=self.recipe.steps, timer=timer)
 
-        # Else the next step's rollouts, as far as they need none of the policies that this update blocks.
+        # Else the next step's rollouts, as far as they need none of the policies that this update holds.
         if not self._may_begin_early(step + 1):
             return Overlap(timer)  # nothing is collected
-        blocked_policies = self._blocked_policies(step)
-        if blocked_policies is None:
+        held_policies = self._held_policies(step)
+        if held_policies is None:
             return Overlap(timer)
-        return self.rollouts.collect_early(step + 1, self._collect_step, blocked_policies, timer=timer)
+        return self.rollouts.collect_early(step + 1, self._collect_step, held_policies, timer=timer)
 
     def _may_begin_early(self, step: int) -> bool:
         """True if nothing but weights can change the rollouts of this step while the step before it is updated."""
@@ -324,7 +324,7 @@ class CoTrainer:
         reads_stores = bool(self.recipe.schedule.phase_at(step).stores) or RAMP in self.stores
         return not reads_stores and not self.policies.any_may_restart
 
-    def _blocked_policies(self, step: int) -> Collection[str] | None:
+    def _held_policies(self, step: int) -> Collection[str] | None:
         """The policies that cannot be sampled from while this step is updated. None: that holds for all of them, and no
         rollout can begin meanwhile."""
         due = [self.recipe.objectives[name] for name in self.recipe.schedule.phase_at(step).objectives]
@@ -405,7 +405,7 @@ class CoTrainer:
             state_before = self.algorithm_states[name]
             returned = algorithm.credit(batch, state_before)
             credit, self.algorithm_states[name] = check_credit(algorithm, returned)
-            check_unchanged(algorithm, fields_before, state_before)  # what it remembers is in its state alone
+            check_unchanged(algorithm, fields_before, state_before)  # raises if it kept something in a field
         with meter.stage("reference"):
             samples = self._with_reference(name, credit.samples)
             # An engine with weights of its own may give other log-probabilities than the learner. A sample whose
@@ -601,6 +601,7 @@ class CoTrainer:
 
         runner = self.make_runner(evaluation_seed(self.recipe.seed), roles=roles)
         runner.progress = self.eval_progress
+        runner.set_aside = self.evaluation_runner.set_aside  # so that what breaks off here is told, too
         size = fixed_solutions_group_size(evaluation)
         # Not ``also_greedy``: that makes the solver greedy, too, and the solutions have to stay the same.
         metrics, episodes = measure_protocol(evaluation, runner, tasks, split=split, group_size=size, also_greedy=False)
