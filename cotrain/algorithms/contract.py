@@ -269,8 +269,8 @@ class PolicyClient:
         """Make the next update, and its warm-up of the learning rate, as with a new optimiser. Only between updates."""
 
     def reset_weights(self) -> bool:
-        """Restore the initial weights, if an iteration is over and the policy is configured so; whether it did. Only
-        between updates."""
+        """Restore the initial weights, if an iteration is over and the policy is configured so. Returns whether it did.
+        Only between updates."""
         return False
 
     def logprobs(
@@ -285,7 +285,8 @@ class PolicyClient:
         return ()
 
     def follow(self, source: PolicyClient, planned: int) -> bool:
-        """Take over weights from ``source`` after one of its ``planned`` updates; whether own weights changed."""
+        """Take over weights from ``source``, which has made one more of its ``planned`` updates. Returns whether own
+        weights changed."""
         raise self._unsupported_error("follows nobody")
 
     def state(self) -> State:
@@ -303,7 +304,8 @@ class PolicyClient:
         take_fields("tensors of a policy that does not change", tensors)
 
     def scoring_limit(self) -> int | None:
-        """Most tokens of a scoring pass, if memory ran out once and ``state`` does not contain the limit."""
+        """Most tokens of a scoring pass, where that was lowered because memory ran out; None where it was not, and
+        where ``state`` has the limit."""
         return None
 
     def set_scoring_limit(self, tokens: int | None) -> None:
@@ -422,12 +424,19 @@ def fields_of_object(thing: object) -> dict[str, Any]:
 
 
 def check_unchanged(algorithm: Algorithm, fields_before: Mapping[str, Any], state: State) -> None:
-    """Raise ConfigError for an algorithm that set a field of its own in ``credit``: no checkpoint holds it, and a
-    resumed run would begin with the old value. A number or text that is in its ``state``, too, is held by that."""
-    held = [value for value in state.values() if isinstance(value, int | float | str)]
+    """Raise ConfigError for an algorithm that set a field of its own in ``credit``: no checkpoint has its fields, so a
+    resumed run would begin with the old value. A field may be a copy of a number or a text in ``state``, which a
+    checkpoint has.
+
+    Args:
+        fields_before: what ``fields_of_object`` returned before ``credit``.
+        state: what ``credit`` was given.
+    """
+    saved_values = [value for value in state.values() if isinstance(value, int | float | str)]
     for name, value in fields_of_object(algorithm).items():
-        is_held = isinstance(value, int | float | str) and value in held
-        if name in fields_before and fields_before[name] is not value and not is_held:
+        has_changed = name in fields_before and fields_before[name] is not value
+        is_saved = isinstance(value, int | float | str) and value in saved_values
+        if has_changed and not is_saved:
             raise ConfigError(
                 f"credit of {type(algorithm).__name__} changed self.{name}, which no checkpoint holds; what it "
                 f"remembers is its state: read state.get({name!r}), and return the new one as the second value",

@@ -391,7 +391,7 @@ def has_other_terms(loss: TokenLoss, kl: KLPenalty | None, entropy_coef: float) 
 #
 #     [N]         samples
 #     [rewards]   each reward once: what advantages are computed of
-#     [places]    each token of a sample that has a reward
+#     [places]    each reward once for each sample that has it
 #
 # What is used of ``TokenRewards`` below:
 #
@@ -461,7 +461,7 @@ class PolicyGradient(PolicyLossOptions):
                 f"{name}: sum_rewards_first=True, but reward_weights has no per-answer signal to add up",
                 code="E_NO_SIGNAL_TO_SUM",
             )
-        # Weights that decay are checked where they start and where they end, here after the only planned update.
+        # Weights that decay are checked where they start and where they end: before and after one planned update.
         self._check_span_weights(self._weights_at(0, planned=1))
         self._check_span_weights(self._weights_at(1, planned=1))
 
@@ -477,7 +477,7 @@ class PolicyGradient(PolicyLossOptions):
         Raises ConfigError as ``_check_span_weights`` does."""
         if self.advantage_mix != "convex":
             return 1.0
-        # Weights that decay in different shapes may fit at the start and at the end, and not between.
+        # Checked at each update: weights that decay in different shapes may fit at the start and the end alone.
         self._check_span_weights(weights)
         return 1.0 - sum(weights[signal] for signal in self._signals_of_kind("span"))
 
@@ -525,8 +525,8 @@ class PolicyGradient(PolicyLossOptions):
         metrics = {"traces": float(len(samples)), "groups": float(n_groups)}
         metrics |= _reward_metrics(samples, rewards)
         if self.advantage_mix == "reward":
-            # ``advantage_mix/x``: usually the factor of channel x (logged in part 3). Here one channel, "merged", has
-            # all signals, so the weight of each in its sum is logged, too.
+            # Usually ``advantage_mix/x`` is the factor of channel x, which part 3 logs. Here all signals are in one
+            # channel, "merged", so for each of them the metric is its weight in the sum.
             metrics |= {f"advantage_mix/{signal.name}": weight for signal, weight in weights.items()}
 
         # 3. The advantages of each channel, mixed: A = Σ_c factor_c A_c.
@@ -605,8 +605,9 @@ class PolicyGradient(PolicyLossOptions):
         self, name: str, rewards: TokenRewards, samples: Sequence[Sample], group_ids: torch.Tensor, baselines: Baselines
     ) -> tuple[list[torch.Tensor], Baselines]:
         """The advantages of one channel, float64 ``[T]`` of each sample, and the baselines after it."""
-        values = rewards.unique_values  # [rewards], and so are ``keys`` and ``episodes``
+        values = rewards.unique_values  # [rewards]
         if self.baseline is not None:  # the running mean of this channel over the earlier episodes of a role
+            # For each reward the name of the mean that is subtracted, and the episode that it is of: [rewards].
             samples_of_rewards = [samples[index] for index in rewards.unique_samples.tolist()]
             keys = [f"{sample.role}/{name}" for sample in samples_of_rewards]
             episodes = [sample.episode_key for sample in samples_of_rewards]

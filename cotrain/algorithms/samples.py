@@ -246,8 +246,17 @@ class TokenRewards(NamedTuple):
 
     A reward of a whole trajectory is placed in each of the trajectory's samples, so there are two ways to count:
 
-        [rewards]   each reward once                          ``unique_values``, ``unique_samples``
-        [places]    each token of a sample that has one       ``values``, ``sample_index``, ``token_index``
+        [rewards]   each reward once                              ``unique_values``, ``unique_samples``
+        [places]    each reward once for each sample that has it  ``values``, ``sample_index``, ``token_index``
+
+    E.g. a trajectory of samples 0 and 1, with 5 and 3 tokens, has the reward 1.0 as a whole, and sample 2, with 4
+    tokens, has the reward 0.5:
+
+        values         1.0  1.0  0.5
+        sample_index   0    1    2
+        token_index    4    2    3      the last token of each sample
+        reward_index   0    0    1      the first two places have one reward, number 0
+        first_index    0         2      reward 0 begins at place 0, reward 1 at place 2
     """
 
     values: torch.Tensor  # [places] float64
@@ -292,7 +301,7 @@ def place_rewards(samples: Sequence[Sample], signal: Signal, scale: StepScale = 
     sample_index: list[int] = []
     first_index: list[int] = []
     reward_index: list[int] = []
-    reward_of_trajectory: dict[str, int] = {}  # trajectory → index in [rewards] of its per-answer reward
+    reward_of_trajectory: dict[str, int] = {}  # trajectory → index in [rewards] of its reward as a whole
 
     span_counts: dict[str, int] = {}
     if signal.per == "span" and scale == "1/K":
@@ -308,27 +317,32 @@ def place_rewards(samples: Sequence[Sample], signal: Signal, scale: StepScale = 
                 code="E_SPAN_OUTSIDE_ANSWER",
             )
 
-        values_on_span = Counter(spans)
-        divisor = span_counts.get(sample.trajectory_key, 1)
-        for reward, span in zip(rewards, spans, strict=True):
+        values_on_span = Counter(spans)  # span → how many reviewers judged it
+        divisor = span_counts.get(sample.trajectory_key, 1)  # K, the spans of the whole trajectory
+        for reward, (start, end) in zip(rewards, spans, strict=True):
             value = reward.value * (1.0 / divisor)
 
-            new_number = len(first_index)  # index in [rewards] if this is a new reward
-            number = new_number
-            if reward.tokens is None and sample.trajectory:  # an earlier sample may have the same reward
-                number = reward_of_trajectory.setdefault(sample.trajectory, new_number)
-            if number == new_number:
+            # The number of the reward: a new one, unless an earlier sample of the trajectory has the same reward.
+            is_of_whole = reward.tokens is None and bool(sample.trajectory)
+            known_number = reward_of_trajectory.get(sample.trajectory) if is_of_whole else None
+            if known_number is None:
+                number = len(first_index)
                 first_index.append(len(values))
-            elif values[first_index[number]] != value:
-                raise ConfigError(
-                    f"signal {signal.name!r} of trajectory {sample.trajectory} is {values[first_index[number]]} and "
-                    f"{value}; give the whole of each conversation that joins it the same",
-                    code="E_SIGNAL_DIFFERS_IN_CONVERSATION",
-                )
+                if is_of_whole:
+                    reward_of_trajectory[sample.trajectory] = number
+            else:
+                number = known_number
+                first_value = values[first_index[number]]
+                if first_value != value:
+                    raise ConfigError(
+                        f"signal {signal.name!r} of trajectory {sample.trajectory} is {first_value} and "
+                        f"{value}; give the whole of each conversation that joins it the same",
+                        code="E_SIGNAL_DIFFERS_IN_CONVERSATION",
+                    )
 
             values.append(value)
-            span_weights.append(1.0 / values_on_span[span])
-            token_index.append(span[1] - 1)
+            span_weights.append(1.0 / values_on_span[start, end])
+            token_index.append(end - 1)
             sample_index.append(index)
             reward_index.append(number)
 
@@ -355,12 +369,12 @@ def _span_counts(samples: Sequence[Sample], signal: Signal) -> dict[str, int]:
 def trajectories_of(samples: Sequence[Sample]) -> tuple[torch.Tensor, int]:
     """The index of each sample's trajectory, int64 ``[N]``, and the number of trajectories. A sample without a
     trajectory is one of its own, each time that it occurs."""
-    index: dict[str | int, int] = {}
+    numbers: dict[str | int, int] = {}  # name of a trajectory, or the place of a sample without one → its number
     trajectories = []
     for place, sample in enumerate(samples):
         key = sample.trajectory or place
-        trajectories.append(index.setdefault(key, len(index)))
-    return torch.tensor(trajectories, dtype=torch.int64), len(index)
+        trajectories.append(numbers.setdefault(key, len(numbers)))
+    return torch.tensor(trajectories, dtype=torch.int64), len(numbers)
 
 
 def one_per_trajectory(samples: Sequence[Sample], values: torch.Tensor) -> TokenRewards:
@@ -372,7 +386,7 @@ def one_per_trajectory(samples: Sequence[Sample], values: torch.Tensor) -> Token
         first_sample.setdefault(trajectory, index)
 
     return TokenRewards(
-        values=values[trajectories],
+        values=values[trajectories],  # each sample has the value of its trajectory
         span_weights=torch.ones(len(samples), dtype=torch.float64),
         token_index=torch.tensor([len(sample.token_ids) - 1 for sample in samples], dtype=torch.int64),
         sample_index=torch.arange(len(samples)),

@@ -48,6 +48,14 @@ class ForwardInput:
     ``[N]`` runs over the sampled tokens of all sequences, one after the other. ``[U]`` runs over places: the input
     positions from which sampled tokens are predicted. U < N if two of them are predicted from one place, as the first
     tokens of two answers to one prompt are in the shared layout.
+
+    E.g. the answers "a b" and "a c" to the prompt "p q", in the shared layout:
+
+        input_ids   p q a       the last token of an answer is never an input
+        row         0 0         [U] two places: "q", from which "a" is predicted, and "a", from which "b" and "c" are
+        column      1 2
+        source      0 1 0 1     [N] the place of each sampled token
+        targets     a b a c
     """
 
     input_ids: torch.Tensor  # [B, L] int64, L = max(P + T − 1), 0 on padding; shared layout: [1, L], L in total
@@ -217,6 +225,7 @@ def collate(samples: Sequence[Sample], *, shared: bool = False) -> tuple[Forward
         context_tokens=[s.context_tokens for s in samples],
         shared=shared,
     )
+    # ``masked_scatter`` puts a row of values, one after the other, where the mask is True.
     batch = MicroBatch(
         token_ids=torch.zeros(inputs.mask.shape, dtype=torch.int64).masked_scatter(inputs.mask, inputs.targets),
         mask=inputs.mask.float(),
@@ -290,11 +299,11 @@ def plan_update(terms: Sequence[LossTerm], *, micro_tokens: int, shared: bool) -
         if not term.samples:
             continue
         total_tokens = sum(len(sample.token_ids) for sample in term.samples)
-        computed = computed_samples(term)
+        computed = computed_samples(term)  # indices into ``term.samples``
         samples = [term.samples[i] for i in computed]
         batches = batches_of(full_sequences(samples), micro_tokens=micro_tokens, shared=shared)
         batches_of_term = []
-        for batch in batches:
+        for batch in batches:  # indices into ``samples``
             batches_of_term.append(tuple(computed[i] for i in batch))
         planned.append(
             PlannedTerm(

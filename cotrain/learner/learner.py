@@ -45,7 +45,7 @@ MODEL = "model."
 OPTIMIZER = "optimizer."
 
 NON_FINITE = "non-finite"
-MOST_APART = 16  # most terms whose gradients are compared: each is a copy, and pairs grow by the square
+MOST_COMPARED = 16  # most terms whose gradients are compared: each needs a copy, and pairs grow by the square
 Gradients = Sequence[torch.Tensor | None]  # one gradient for each trained parameter
 
 
@@ -89,7 +89,7 @@ class TorchLearner(PolicyClient):
             head: "lm", "value" or "reward".
             term_norms: also report the gradient norm of each term alone and the cosine between any two (costs a copy of
                 the gradients for each term but the last); None: when an update has several terms, roles that share
-                weights, and not more than ``MOST_APART``.
+                weights, and not more than ``MOST_COMPARED``.
             activate: called before each pass, to select the adapter of this policy on a shared base.
             scorer: makes the scorer of the model; takes the arguments of ``Scorer``.
             reset_every: updates of one iteration. Each iteration begins with a new optimiser and a new warm-up; 0:
@@ -159,7 +159,7 @@ class TorchLearner(PolicyClient):
                 report = self.apply_plan(plan)
                 break
             except MEMORY_ERRORS as error:  # nothing has changed
-                sequences_of_batches = []
+                sequences_of_batches = []  # one list of sequences for each micro-batch
                 for planned in plan:
                     for batch in planned.batches:
                         sequences_of_batches.append(full_sequences([planned.term.samples[i] for i in batch]))
@@ -187,7 +187,7 @@ class TorchLearner(PolicyClient):
             # Forward and backward of each term; gradients add up in the parameters.
             compare_terms = self._term_norms
             if compare_terms is None:
-                compare_terms = 1 < len(plan) <= MOST_APART
+                compare_terms = 1 < len(plan) <= MOST_COMPARED
             sums: list[Gradients] = []  # gradients summed up to and with each term, without the last one
             for term_index, planned in enumerate(plan):
                 metrics |= self._run_term(planned)
@@ -202,10 +202,10 @@ class TorchLearner(PolicyClient):
             norm = self.clip_gradients(self._clip_norm or math.inf)
             losses = [metrics[f"{planned.term.name}/loss"] for planned in plan]
             is_finite = math.isfinite(norm) and all(map(math.isfinite, losses))
-            multiplier = self._rate_multiplier(plan[0].term.planned)
+            multiplier = self._rate_multiplier(plan[0].term.planned)  # ``planned`` is the policy's, in all terms
             if is_finite:
                 begins_iteration = self._updates > 0 and self._updates_in_iteration() == 0
-                if begins_iteration:
+                if begins_iteration:  # with a new optimiser
                     self._optimizer.clear_moments()
                 if self._offload:
                     self._optimizer.move_state()  # to the device of the weights
@@ -241,7 +241,13 @@ class TorchLearner(PolicyClient):
             multiplier = min(1.0, (self._updates_in_iteration() + 1) / self._warmup)
         if self._decay != "constant":
             decay_fraction = 0.2 if self._decay == "wsd" else 1.0  # share of the updates in which the rate falls
-            multiplier *= lr_multiplier(self._updates, planned_updates, 0, decay_fraction, self._decay)
+            multiplier *= lr_multiplier(
+                self._updates,
+                planned_updates,
+                warmup=0,  # it is in ``multiplier`` already
+                decay_fraction=decay_fraction,
+                shape=self._decay,
+            )
         return multiplier
 
     def _copy_gradients(self) -> Gradients:
@@ -274,7 +280,7 @@ class TorchLearner(PolicyClient):
         self._optimizer_reset_at = self._updates
 
     def reset_weights(self) -> bool:
-        """Restore the initial weights at the beginning of an iteration; whether any weight changed."""
+        """Restore the initial weights at the beginning of an iteration. Returns whether it did."""
         if not self._initial_weights:
             return False
         if self._updates == self._weights_reset_at:  # no update since the last reset
@@ -323,6 +329,7 @@ class TorchLearner(PolicyClient):
     def load(self, state: State, tensors: Mapping[str, torch.Tensor]) -> None:
         """Restore what ``state`` and ``tensors`` returned. Raises StateError, with nothing changed, if it does not
         fit."""
+        # ``state`` may lack these three; they are then those of a new learner.
         state = {"micro_tokens": self._micro_tokens, "weights_reset_at": 0, "optimizer_reset_at": 0, **state}
         fields = ("updates", "optimizer", "micro_tokens", "weights_reset_at", "optimizer_reset_at")
         updates, moments, micro_tokens, weights_reset_at, optimizer_reset_at = take_fields("learner", state, *fields)
@@ -404,8 +411,8 @@ class TorchLearner(PolicyClient):
 
 
 def inner_products(running_sums: Sequence[Gradients], device: torch.device) -> torch.Tensor:
-    """The inner products of K gradients, ``[K, K]`` float64, upper half. ``running_sums``: [K] the sum of the first
-    gradient, of the first two, and so on, since backward passes add to what is there."""
+    """The inner products of K gradients, ``[K, K]`` float64, upper half. ``running_sums``: [K] the first gradient, the
+    sum of the first two, and so on, since each backward pass adds to the gradients of those before it."""
     sum_device = float64_device(device)
     n_terms = len(running_sums)
     products = torch.zeros(n_terms, n_terms, dtype=torch.float64, device=sum_device)

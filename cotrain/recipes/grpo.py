@@ -50,6 +50,7 @@ from cotrain.rollout.user_rewards import pay
 NOISY_OUTCOME = Signal("word", meaning="is the answer right, said by a judge with random errors")
 
 
+# ``SOLVED``: the rewards that ``solve`` gives. ``once``: the solver takes one turn in an episode.
 @gives(*SOLVED, NOISY_OUTCOME.to("solver"), once=("solver",))
 async def solve_and_be_told(
     task: Task,
@@ -61,8 +62,9 @@ async def solve_and_be_told(
 ) -> None:
     """``solve``, and the truth as the reward ``word``, which is wrong with the chance ``noise``.
 
-    ``noise`` is one chance, or a pair: that of a wrong answer and that of a right one. An unreadable solution earns 0;
-    one that could not be graded earns nothing. An answer that is flipped at one chance is flipped at every larger one.
+    ``noise`` is one chance, or a pair: (false positives, false negatives). An unreadable solution earns 0; one that
+    could not be graded earns nothing. The draw for an answer does not depend on ``noise``, so what is flipped at one
+    chance is flipped at every larger one.
     """
     solution = await solve(task, roles, step_rewards=step_rewards, oracle_noise=oracle_noise)
     if solution.failed:
@@ -72,11 +74,11 @@ async def solve_and_be_told(
         return
 
     is_right = CORRECT.require(solution)
-    if isinstance(noise, float):
-        chance = noise
-    else:
+    if isinstance(noise, tuple):
         false_positives, false_negatives = noise
         chance = false_negatives if is_right else false_positives
+    else:
+        chance = noise
     is_flipped = rng_of("outcome noise", task.id, solution.id).random() < chance
     solution.reward(NOISY_OUTCOME, float(is_right != is_flipped))
 
@@ -128,7 +130,8 @@ def grpo(
         )
     check_step_rewards(steps_judged_by, oracle_noise)
 
-    # The reward of an answer: by the truth, the truth with errors, or a function of the user's.
+    # The reward of an answer: by the truth, the truth with errors, or a function of the user's. A text such as
+    # "my_file.py:function" is the function by now: ``@recipe`` loads it.
     protocol: RolloutFn
     if callable(reward):
         check_called_with("reward of grpo", reward, "task", "answer", "correct")

@@ -21,8 +21,9 @@ prompt, so what the trunk sampled is learned once, from the trunk's rewards.
 ``chat.join(other)`` makes one *trajectory* of several conversations, such as a player's moves in a game or all that an
 agent asked a role. What is given to the whole of it is one value, however many training sequences have it.
 
-Addresses: a conversation has its call's, and its turns are numbered (``Address.path``); so the seeds of conversations
-side by side do not depend on whose tool was faster. Left out: two turns of one conversation at once, which are forks.
+Addresses: a conversation has the address of the call that began it, and its turns are numbered below that
+(``Address.path``). A turn's seed is a hash of its address, so it does not depend on whose tool was faster. Left out:
+two turns of one conversation at once; each needs a fork of its own.
 """
 
 from __future__ import annotations
@@ -111,7 +112,7 @@ class Conversation:
         self.turns: list[Turn] = []  # turns of this conversation; the turns before a fork belong to its trunk
 
         # Where it stands.
-        self._fork: tuple[int, ...] = ()  # address of the place where it left its trunk
+        self._fork: tuple[int, ...] = ()  # of a fork: the beginning of its turns' ``Address.path`` (see ``fork``)
         self._turns_requested = 0
         self._turns_awaited = 0
         self._forks_made = 0
@@ -153,9 +154,9 @@ class Conversation:
         self._open = True
 
     def set_messages(self, messages: Sequence[Message], renderer: Rendering) -> None:
-        """All that its next turn is to answer, in the place of what was said so far: for an agent that sends whole
-        conversations. Where they do not begin with the tokens so far, the turn begins a training sequence.
-        ``renderer``: the role's, or one of the same tokens that describes tools (``ToolRenderer``)."""
+        """Replace all messages so far, for an agent that sends the whole conversation with each request. Where the new
+        messages do not begin with the tokens so far, the next turn begins another training sequence. ``renderer``: the
+        role's, or one of the same tokens that describes tools (``ToolRenderer``)."""
         self._check_not_speaking()
         self.renderer = renderer
         self.messages = list(messages)
@@ -170,12 +171,10 @@ class Conversation:
         Args:
             stop: strings that end it; the string itself is still its text, what follows in the same token is not.
 
-        A first turn whose prompt does not fit the context fails with the reason ``TOO_LONG`` where others had spoken
-        when the conversation began and it shows more than the problem: a review of an answer that is too long is then
-        missing, and nothing else.
-
-        Errors, when awaited: TooLong for any other prompt that does not fit the context; RuntimeError when it is this
-        role's turn to listen.
+        Errors, when awaited: RuntimeError when it is this role's turn to listen; TooLong for a prompt that does not fit
+        the context, which ends the episode. An exception is the first turn of a conversation that shows more than the
+        problem after other roles have spoken, such as a review of a long answer: that turn fails with the reason
+        ``TOO_LONG``, and nothing else.
         """
         sampling = self.role.sampling
         if stop is not None:
@@ -184,6 +183,7 @@ class Conversation:
             sampling = replace(sampling, max_tokens=max_tokens)
         role = replace(self.role, sampling=sampling)
 
+        # The first turn has the address of the conversation itself; those after it, and all of a fork, have a path.
         number = self._turns_requested
         self._turns_requested += 1
         is_first_of_trunk = number == 0 and not self._fork
@@ -220,6 +220,7 @@ class Conversation:
         fork._response = self._response
         fork._sequence = self._sequence
         fork._last = self._last
+        # Its turns come after the trunk's turns so far; the second number tells it from other forks at this place.
         fork._fork = (*self._fork, self._turns_requested, self._forks_made)
         self._forks_made += 1
         return fork
@@ -289,7 +290,7 @@ class Conversation:
             )
         if not self.turns:
             raise RuntimeError(f"conversation {self.address} has no turn of its own that could be rewarded")
-        reward = self.turns[-1].reward_for(signal, value)
+        reward = self.turns[-1].reward_for(signal, value)  # checked as a reward of its last turn would be
         if reward is None:
             _fail_turns(self.turns, signal)
         else:
@@ -303,6 +304,7 @@ class Conversation:
             last_turn.reward(signal, value, span=last_part)
             return
 
+        # Across turns: from a token of the first one to a token of the last one. Each counts from its turn's start.
         reward = last_turn.reward_for(signal, value, span=last_part)
         if reward is None:
             _fail_turns([turn for turn, _ in parts], signal)
@@ -310,7 +312,8 @@ class Conversation:
         assert reward.tokens is not None  # it has a span
         start, _ = first_turn.token_range(first_part)
         _, end = reward.tokens
-        self._rewards_across.append((replace(reward, tokens=(start, end)), first_turn, last_turn))
+        # A fork may end a span in a turn of its trunk, which is then the one that learns from it.
+        last_turn.chat._rewards_across.append((replace(reward, tokens=(start, end)), first_turn, last_turn))
 
     async def _speak_turn(self, address: Address, role: Role) -> Turn:
         self._turns_awaited += 1
@@ -322,20 +325,18 @@ class Conversation:
             prompt = self._prompt_pieces()
 
             # Where the prompt begins with the tokens so far, only what is new is encoded: nothing is tokenised again.
-            extends = False
-            new_ids = None
-            if self._sequence is not None:
-                new_ids = self._sequence.new_ids(prompt, self.renderer)
-            if self._sequence is not None and new_ids is not None:
-                extends = True
-                prompt_ids = (*self._sequence.ids, *new_ids)
+            earlier = self._sequence
+            new_ids = None if earlier is None else earlier.new_ids(prompt, self.renderer)
+            extends = new_ids is not None
+            if earlier is not None and new_ids is not None:
+                prompt_ids = (*earlier.ids, *new_ids)
             else:
                 prompt_ids = self.renderer.encode_pieces(prompt)
 
             fields = self.fields
-            continues = None
+            continues = None  # the turn whose tokens an engine may have in its cache
             if self._last is not None:
-                fields = {**fields, "messages": tuple(self.messages)}
+                fields = {**fields, "messages": tuple(self.messages)}  # for programs that speak: what was said so far
                 continues = self._last.address if extends else None
             if self._closed:
                 raise RuntimeError(f"role {address.role!r} was to speak after its episode was over")
@@ -397,9 +398,14 @@ class Conversation:
         )
         ids = completion.token_ids
         max_tokens = role.sampling.max_tokens
-        left_before = self._last.left if self._response and self._last else None
-        turn.left = max_tokens - len(ids)
-        turn.goes_on = not self._open and max_tokens == left_before
+
+        # A response may have several turns that share one token limit. This turn goes on with the one before if it was
+        # allowed just the tokens that were left of that limit.
+        tokens_left_before = None
+        if self._response and self._last is not None:
+            tokens_left_before = self._last.tokens_left
+        turn.tokens_left = max_tokens - len(ids)
+        turn.goes_on = not self._open and max_tokens == tokens_left_before
 
         later_parts = len(completion.parts[1:])  # parts of a completion with tools; each has an address of its own
         self._turns_requested += later_parts
@@ -411,8 +417,9 @@ class Conversation:
             turn.fail(completion.failure)
 
         had_begun = self._open  # the last piece of the prompt is then what the role has begun to say
-        self.assistant(self.renderer.decode(ids))
-        self._open = not ids or ids[-1] not in self.renderer.stop_ids
+        self.assistant(self.renderer.decode(ids))  # as a message, or behind what it has begun to say
+        has_ended = bool(ids) and ids[-1] in self.renderer.stop_ids
+        self._open = not has_ended
         self._sequence = sampled_after(prompt, prompt_ids, ids, self.renderer)
         self._last = turn
         self._response = (*self._response, turn)
@@ -472,7 +479,7 @@ class Conversation:
             rewards = [_with_tokens(reward, length) for reward in rewards]
         rewards += self._whole_rewards
 
-        # Where each turn begins among the tokens of the sequence.
+        # Where each turn begins among the tokens of the sequence, which follow the prompt of its first turn.
         turn_starts = {turn.id: len(turn.prompt_ids) - len(trace.prompt_ids) for turn in turns}
         for reward, first, last in self._rewards_across:
             if last.id not in turn_starts or reward.tokens is None:
@@ -490,11 +497,12 @@ class Conversation:
 
 
 def finish_conversations(chats: Sequence[Conversation]) -> list[Trace]:
-    """A trace for each sequence of an episode that has turns, in the order of their addresses.
+    """A trace for each training sequence of an episode, in the order of their addresses.
 
-    Traces of one trajectory name its first one. There a reward of a single turn is one for its tokens, also where that
-    turn is all of its sequence; so a reward without tokens is of the whole trajectory, whatever the chat template keeps
-    of earlier turns.
+    Where a trajectory has several traces, each has the key of the first one as ``Trace.trajectory``, and
+
+    - a reward without tokens is one of the whole trajectory;
+    - a reward of a single turn has the range of its tokens, also where that turn is all of its sequence.
     """
     trajectories: dict[int, list[Conversation]] = {}
     for chat in chats:

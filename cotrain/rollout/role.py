@@ -212,7 +212,7 @@ class Turn:
         self._text = text
 
         self.first = first or self
-        self.left = 0  # tokens left for the response
+        self.tokens_left = 0  # tokens that its limit left for the rest of the response
         self.goes_on = False  # see ``TurnRange.goes_on``
         self.parsed: Any = None  # value that the role's parser returned
         self.metadata: dict[str, Any] = {}  # metadata that ``add_metadata`` wrote

@@ -90,11 +90,11 @@ class JointProgress(BatchProgress):
     """Prints how many episodes of several batches together have ended."""
 
     def __init__(self, printer: ProgressPrinter) -> None:
-        """``printer``: has the number of all episodes."""
+        """``printer``: was made for the number of episodes of all batches."""
         self._printer = printer
 
     def begin(self, n_episodes: int) -> None:
-        """The printer goes on."""
+        """Does nothing: the printer goes on from the batch before."""
 
 
 class Roles:
@@ -144,17 +144,15 @@ class Roles:
                 "right, so take other problems (--tasks), or a recipe that is made for these",
                 code="E_TASK_NOT_GRADABLE",
             )
-        # 1. A string is graded as it stands.
-        # 2. Of a turn, a grader of whole solutions (``task.whole``), or one without a gold answer to compare with, gets
-        #    all that was said, even if the parser found no answer in it.
-        # 3. Any other gets the answer that the parser found. If it found none, the turn is wrong.
         if isinstance(said, Turn):
-            needs_whole_text = task.whole or task.gold is None  # case 2, else 3
+            # A grader of whole solutions, or one without a gold answer to compare with, gets all that was said, even if
+            # the parser found no answer in it. Any other needs that answer.
+            needs_whole_text = task.whole or task.gold is None
             to_grade = said.text_to_grade(text, whole=needs_whole_text)
             if to_grade is None:  # the parser found no answer
                 return Grade(value=False, reason=said.parsed.reason)
         else:
-            to_grade = said
+            to_grade = said  # a string is graded as it stands
         if not isinstance(task.grader, AsyncGrader):
             return task.grade(to_grade)
         async with engine_paused():  # so that its batches do not depend on how long grading takes
@@ -278,7 +276,7 @@ class RoleHandle:
     @property
     def whole_group(self) -> str:
         """Pass it as ``group=roles.solver.whole_group`` to compare all traces of this role on this task although their
-        prompts differ. It is the same group as the default one, but who names it may have different prompts in it.
+        prompts differ. It is the name of the default group; where a call gives it, equal prompts are not checked for.
         """
         return default_group(self._roles._position, self._name)
 
@@ -361,11 +359,11 @@ class RolloutRunner:
         self.prompt_fields: dict[int, PromptFields] = {}
 
     def greedy_copy(self) -> RolloutRunner:
-        """A copy with every role at temperature 0."""
+        """A copy with every role at temperature 0. What does not fit there is noted in this runner's ``set_aside``."""
         greedy_roles = {}
         for name, role in self.roles.items():
             greedy_roles[name] = role.with_temperature(0.0)
-        return RolloutRunner(
+        greedy_runner = RolloutRunner(
             self.engine,
             self.renderers,
             greedy_roles,
@@ -373,6 +371,8 @@ class RolloutRunner:
             loop=self.loop,
             progress=self.progress,
         )
+        greedy_runner.set_aside = self.set_aside
+        return greedy_runner
 
     def collect(
         self,

@@ -76,7 +76,7 @@ from cotrain.trainer.async_rollouts import AHEAD
 from cotrain.trainer.failures import Diverged, Interrupted, LostProcesses, NotFinite, stop_on_signal
 from cotrain.trainer.trainer import CoTrainer, WrapEngine
 
-LONG_INTERVAL = 3600.0  # seconds between two checkpoints that are said to be many
+LONG_INTERVAL = 3600.0  # seconds; where two checkpoints are further apart, a run says so
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,8 +114,8 @@ class ActiveRun:
 
     @property
     def has_unsaved_step(self) -> bool:
-        """True if a step is finished, and written to metrics and ledger, that no checkpoint has. A step that the disk
-        did not take is none: a run that goes on behind it would have a gap in its files."""
+        """True if no checkpoint has the last finished step, and it can be saved: metrics and ledger have it. Where the
+        disk was full they may lack it, and a run that was resumed behind it would have a gap in its files."""
         trainer = self.trainer
         is_recorded = self.recorder is None or self.recorder.recorded_steps == trainer.finished_steps
         return self.has_initial_metrics and is_recorded and trainer.finished_steps > self.saved_step
@@ -163,8 +163,9 @@ def start_run(
         for note in (*packing_notes, *idle_setting_notes(recipe, keep_every=keep_every)):
             log.message(note)
         best = recipe.evaluation.best
-        if best and untold_note(BEST, best):
-            log.message(untold_note(BEST, best))
+        best_note = untold_note(BEST, best) if best else ""  # "" also where it is known which values are better
+        if best_note:
+            log.message(best_note)
         _write_first_files(directory, trainer, saved_recipe, log)
         return _train_to_end(directory, trainer, saved_recipe, log)
 
@@ -403,7 +404,8 @@ def _train(run: ActiveRun) -> RunResult:
             with _show_first_rollouts(trainer, first_step, run.observer):
                 result = trainer.step()
             recorder.add_step(result)
-            if trainer.finished_steps == first_step + 2:  # the first step of a command may be slower than others
+            # Judged by the second step of a command, as the first one may be slower than others.
+            if trainer.finished_steps == first_step + 2:
                 _note_rare_checkpoints(run, sum(result.seconds.values()))
             _evaluate_if_due(run, recorder)
         recorder.end_run()
@@ -485,9 +487,11 @@ def _finish(run: ActiveRun, recorder: StepRecorder) -> RunResult:
 
 
 def _load_best(run: ActiveRun, step: int) -> int:
-    """Load what the policies were after ``step`` steps: the best of the evaluations on validation problems. Returns the
-    step after which they were as they are now: the last one where the best checkpoint is not there, as in a run that an
-    earlier version began, which took another evaluation for the best and kept its checkpoint."""
+    """Load the checkpoint of the best evaluation on validation problems, that after ``step`` steps. Returns the step
+    that the policies are of now.
+
+    That is the last step where the checkpoint is not there. It may be missing in a run that an earlier version of
+    cotrain began: that took another evaluation for the best, and kept the checkpoint of that one."""
     trainer = run.trainer
     best = trainer.recipe.evaluation.best
     if step == trainer.finished_steps:
@@ -562,7 +566,8 @@ def _traces_from(ledger: Ledger, first: int) -> Iterator[Trace]:
 
 
 def _restore_checkpoint(run: ActiveRun, checkpoint: manifest.VerifiedCheckpoint | None) -> None:
-    """Load ``checkpoint``, and truncate metrics, timings and ledger to its step. None: truncate them to the start."""
+    """Load ``checkpoint``, and truncate metrics, timings and ledger to its step. None: truncate them to the start, at
+    which the trainer is then: it is new, or was reset (``CoTrainer.reset_run``)."""
     trainer = run.trainer
     directory = run.directory
     documents: dict[str, Any] = {}

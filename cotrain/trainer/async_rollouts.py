@@ -9,13 +9,15 @@
                                    │ update 0   │ update 1   │ …
 
 K is the policy lag (staleness, off-policy steps): the updates by which the weights that sample are behind those that
-learn. With K > 0 the new weights are published when both are over: the rollouts of step t + K have the weights of
-before update t from their first token to their last, whichever ends first. So a run is the same bits every time. A
-policy that is updated at each step learns from what it said K updates ago; one that was not updated since is on policy.
-Log-probabilities of that time are in the ratio of its loss; a loss without one is refused.
+learn. With K > 0 the new weights are published when both the rollouts and the update are over. So the rollouts of step
+t + K have the weights of before update t from their first token to their last, whichever of the two ends first, and a
+run is the same bits every time.
 
-A checkpoint holds the K batches that were not learned from yet. The first K batches, and those after a rollback, have
-no update beside them. At most one batch is collected beside an update, so K > 1 makes no step faster.
+A policy that is updated at each step learns from what it sampled K updates ago; one that was not updated since is on
+policy. The ratio of the loss is taken to the log-probabilities at sampling time; a loss without a ratio is refused.
+
+A checkpoint holds the K batches that were not learned from yet. The first K batches, and those after a rollback, are
+collected while nothing is updated. At most one batch is collected beside an update, so K > 1 makes no step faster.
 
 A backend of one process has one set of weights: there the rollouts are collected first and the update follows, which
 saves no time and has the same bits.
@@ -86,14 +88,17 @@ class RolloutCounter:
 
     def result_of(self, episodes: tuple[Episode, ...]) -> RolloutBatch:
         """The batch, once its episodes are over."""
+        # What was counted since this counter was made: by the engine, and by policies that answer from other servers.
         counts = {key: value - self._counts_before.get(key, 0.0) for key, value in self._engine.counts().items()}
         outside = {key: value - self._outside_before[key] for key, value in self._policies.outside_counts().items()}
+
+        seconds = {key: value for key, value in (counts | outside).items() if key.endswith(SECONDS_SUFFIX)}
         oom_keys = [handle.name + MEMORY_SUFFIX for handle in self._policies]
         return RolloutBatch(
             episodes=episodes,
-            outside={key: value for key, value in outside.items() if not key.endswith(SECONDS_SUFFIX)},
+            outside={key: value for key, value in outside.items() if key not in seconds},
             oom_counts={key: counts[key] for key in oom_keys if counts.get(key)},
-            seconds={key: value for key, value in (counts | outside).items() if key.endswith(SECONDS_SUFFIX)},
+            seconds=seconds,
             wall=self.clock.total,
         )
 
@@ -106,8 +111,8 @@ def no_signal() -> int:
 class StoppableEngine(RoutingEngine):
     """A backend's engine, which looks for a stop signal before each advance."""
 
-    beside_update = False  # True while rollouts run during an update: a stop signal then waits for both
-    given_up = False  # True when the update that runs at the same time failed, so that the rollouts end too
+    beside_update = False  # True while rollouts run in a thread beside an update: a stop signal waits for both
+    given_up = False  # True when that update failed, so that the rollouts end too
     held_rollout: HeldRollout[RolloutBatch] | None = None  # rollouts that run during an update and wait for its weights
 
     def __init__(self, engine: RoutingEngine, get_signal: Callable[[], int] = no_signal) -> None:
@@ -131,14 +136,19 @@ class StoppableEngine(RoutingEngine):
         return self.engine.advance()
 
     def raise_if_stopped(self) -> None:
-        """Raises Interrupted where the run is asked to stop."""
-        signal = int(self.given_up) if self.beside_update else self.get_signal()
+        """Raises Interrupted where the run is asked to stop, or the update beside these rollouts has failed."""
+        if self.beside_update:
+            if self.given_up:
+                raise Interrupted(1)  # ends the rollouts; the error of the update is the one that is reported
+            return
+        signal = self.get_signal()
         if signal:
             raise Interrupted(signal)
 
 
 class Overlap:
-    """What is collected while a step is updated: here, nothing. The two below begin the rollouts of a later step.
+    """What is collected while a step is updated: here, nothing. ``RolloutsAhead`` and ``EarlyRollouts`` collect the
+    rollouts of a later step.
 
     ::
 
@@ -214,7 +224,7 @@ class RolloutsAhead(Overlap):
 
     def _end_with_old_weights(self) -> None:
         self._wait()
-        self._keep(self._rollouts.result())
+        self._keep(self._rollouts.result())  # raises what collecting them raised
 
     def _end_rollouts(self, *, failed: bool) -> None:
         if failed:
@@ -289,49 +299,51 @@ class RolloutPipeline:
         """The rollouts of the step that is due. Usually they are collected now, by ``collect``.
 
         - Rollouts that were collected during the update before are taken as they are.
-        - With async_steps = K > 0 the batches of the K steps from this one on, before ``until``, are kept, so those
-          that are missing are collected now. That of this step stays until ``drop_oldest``, as a step that is
-          interrupted is done again by the resumed run.
+        - With async_steps = K > 0 the batches of K steps are kept, from this one on and before ``until``. Those that
+          are missing, as at the start of a run, are collected now. That of this step stays until ``drop_oldest``, as a
+          step that is interrupted is done again by the resumed run.
         """
         if self.async_steps > 0:
-            for missing in range(step + len(self.ready), min(step + self.async_steps, until)):
-                self._add_ahead(collect(missing))
+            first_missing = step + len(self.ready)
+            end = min(step + self.async_steps, until)
+            for missing_step in range(first_missing, end):
+                self._add_ahead(collect(missing_step))
             return self.ready[0]
 
         early = self._early
         self._early = None
-        if early is not None and early[0] == step:
-            return early[1]
+        if early is not None:
+            early_step, batch = early
+            if early_step == step:
+                return batch
         return collect(step)
 
     def _add_ahead(self, batch: RolloutBatch) -> None:
-        """Keep the rollouts of the step after the last one that is kept."""
+        """Keep the rollouts of the step after the last one that is kept. A checkpoint may be saved before they are
+        learned from, so they are put into the form in which a resumed run would have them."""
         self.ready = (*self.ready, as_restored(batch))
 
-    def collect_during_update(
-        self,
-        step: int,
-        collect: Collect,
-        *,
-        until: int,
-        blocked_policies: Collection[str] | None = None,
-        timer: Timer = nullcontext,
+    def collect_during_update(self, step: int, collect: Collect, *, until: int, timer: Timer = nullcontext) -> Overlap:
+        """With async_steps = K > 0: during the update of ``step``, the rollouts of step + K, by all policies, with the
+        weights of before the update; nothing from step ``until`` on. ``timer`` counts the seconds in which the run
+        waits for them."""
+        later_step = step + self.async_steps
+        if later_step >= until:
+            return Overlap(timer)
+        return RolloutsAhead(self._engine, lambda: collect(later_step), self._add_ahead, self._ahead_thread, timer)
+
+    def collect_early(
+        self, step: int, collect: Collect, held_policies: Collection[str], *, timer: Timer = nullcontext
     ) -> Overlap:
-        """What is collected during the update of ``step``: a step before ``until``, or nothing.
+        """With async_steps = 0: the rollouts of ``step`` during the update before it, as far as they need no policy of
+        ``held_policies``; the rest once the new weights are published."""
+        if self._early_thread is None:
+            self._early_thread = ThreadPoolExecutor(1, thread_name_prefix="early rollouts")
 
-        With async_steps = K > 0 that is step + K, by all policies, with the weights of before the update. With K = 0 it
-        is the next step, as far as it needs no policy of ``blocked_policies``; nothing if that is None.
+        def keep(batch: RolloutBatch | None) -> None:
+            self._early = None if batch is None else (step, batch)
 
-        ``timer`` counts the seconds in which the run waits for these rollouts.
-        """
-        later = step + max(self.async_steps, 1)
-        if later >= until:
-            return Overlap(timer)
-        if self.async_steps > 0:
-            return RolloutsAhead(self._engine, lambda: collect(later), self._add_ahead, self._ahead_thread, timer)
-        if blocked_policies is None:
-            return Overlap(timer)
-        return self._begin_early(later, collect, blocked_policies, timer)
+        return EarlyRollouts(self._engine, lambda: collect(step), keep, self._early_thread, held_policies, timer)
 
     def drop_oldest(self) -> None:
         """The step that was due is over: drop its rollouts. With async_steps = 0 none are kept."""
@@ -342,22 +354,12 @@ class RolloutPipeline:
         self._early = None
         self.ready = ()
 
-    def _begin_early(self, step: int, collect: Collect, held: Collection[str], timer: Timer) -> Overlap:
-        """``collect`` this step during the update before it, without the policies ``held``."""
-        if self._early_thread is None:
-            self._early_thread = ThreadPoolExecutor(1, thread_name_prefix="early rollouts")
-
-        def keep(batch: RolloutBatch | None) -> None:
-            self._early = None if batch is None else (step, batch)
-
-        return EarlyRollouts(self._engine, lambda: collect(step), keep, self._early_thread, held, timer)
-
     def state(self) -> State | None:
         """Batches that were collected and not learned from yet, for a checkpoint; None if there are none."""
         batches = [_batch_to_json(batch) for batch in self.ready]
         if not batches:
             return None
-        if self.async_steps == 1:
+        if self.async_steps == 1:  # one batch at most, which is saved without a list around it
             return batches[0]
         return {"batches": batches}
 
@@ -397,7 +399,7 @@ def _batch_from_json(batch: Mapping[str, Any]) -> RolloutBatch:
 
 
 def as_restored(batch: RolloutBatch) -> RolloutBatch:
-    """The batch as a checkpoint gives it back: what protocols noted is JSON."""
+    """The batch as a checkpoint gives it back: findings and metadata are JSON, in which a tuple is a list."""
     return replace(batch, episodes=tuple(map(_episode_as_restored, batch.episodes)))
 
 

@@ -39,7 +39,9 @@ def check_mass_failure(where: str, episodes: Sequence[Episode], set_aside: Mappi
     failed = [episode.failure for episode in episodes if episode.failure]
     all_too_long = set(failed) == {TOO_LONG} and len(failed) == len(episodes)
     if all_too_long:
-        raise TooLong(f"no problem fits, {where}: {next(iter(set_aside.values()))}")
+        # A batch that an earlier process collected, and this one restored with --async-steps, has no reasons any more.
+        reasons = [set_aside[episode.task_id] for episode in episodes if episode.task_id in set_aside]
+        raise TooLong(f"no problem fits, {where}: {reasons[0] if reasons else TOO_LONG}")
     if len(failed) > PROPORTION_OF_FAILURES * len(episodes):
         raise TooManyFailures(f"{where}: {len(failed)} of {len(episodes)} episodes failed, the first with: {failed[0]}")
 

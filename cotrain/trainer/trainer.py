@@ -95,9 +95,8 @@ class CoTrainer:
         self.policies = PolicyStore(self.backend.open(recipe.policies, seed=recipe.seed))
         check_same_tokenizers(recipe, self.policies.renderers)
         self.flops_meter = FlopsMeter(self.policies)
-        # For each policy that is trained: the number of updates over which its learning rate decays. Usually those of
-        # the whole run. A recipe with a ``horizon`` decays over that number of steps instead, as in a run that is
-        # continued beyond its planned steps.
+        # For each policy that is trained: the number of updates over which its learning rate decays. These are its
+        # updates in the whole run, or in the first ``horizon`` steps: a run that was made longer keeps its decay.
         horizon = recipe.horizon or recipe.steps
         self.planned_updates = {
             policy: recipe.planned_updates(policy, steps=horizon) for policy in self.policies.trained_names
@@ -198,9 +197,10 @@ class CoTrainer:
 
     @property
     def can_redo_step(self) -> bool:
-        """True if the state is that of the last finished step, so that a run which failed in the next one can be saved
-        and do that step again. False once an update of the next step has begun, and where its rollouts were collected
-        ahead: those are saved, and would fail again."""
+        """Whether a run that failed in a step can be saved as it was before that step, and do the step again.
+
+        False once an update of the step has begun. False also with ``async_steps``: the step's rollouts were collected
+        ahead and would be saved, so the step would fail again in the same way."""
         return not self._has_begun_update and self.rollouts.async_steps == 0
 
     @property
@@ -216,7 +216,7 @@ class CoTrainer:
         return self.finished_steps == 0 or self.is_done or self._is_evaluation_step()
 
     def _is_evaluation_step(self) -> bool:
-        """True every ``evaluate_every`` steps; in a run with a budget of leading steps every so many of these."""
+        """True every ``evaluate_every`` steps. In a run with a budget of leading steps only those are counted."""
         every = self.recipe.evaluate_every
         if self.recipe.updates is None:
             return self.finished_steps % every == 0
@@ -236,7 +236,7 @@ class CoTrainer:
             # A policy with ``reset_to_start`` goes back to its initial weights after every ``reset_every`` updates.
             restarted = self.policies.restart_weights_if_iteration_over()
             self._publish_versions(restarted)
-            # Collected now, unless that was done during an update. With ``async_steps`` later steps may be, too.
+            # Collects them now, unless that was done during an earlier update (``async_rollouts.py``).
             rollouts = self.rollouts.take(step, self._collect_step, until=self.recipe.steps)
         check_rollouts(step, phase, self.recipe.objectives, rollouts.episodes, self.runner)
         # ``outside``: counts of requests to policies that answer from other servers.
@@ -246,7 +246,7 @@ class CoTrainer:
         self.rollouts.drop_oldest()  # those of this step, which until here were kept for a checkpoint
         self.stores = self._stores_after(rollouts.episodes, step)
         meter.add_stores(self.stores)
-        if self.recipe.has_ramp:
+        if self.recipe.has_ramp:  # a curriculum: the next step draws from this share of the problems
             meter.add_share(self.recipe.share_at(step + 1, self.stores))
         self.tokens += count_sampled_tokens(rollouts.episodes, self.policies)
         result = meter.finish(self.tokens)
@@ -278,9 +278,10 @@ class CoTrainer:
     def _learn(self, phase: Phase, episodes: Sequence[Episode], meter: StepMeter) -> None:
         """Update the policies that are due and publish their weights."""
         changed: list[str] = []
-        # Rollouts of a later step may be collected meanwhile. Waiting for them counts as "rollout", not as "update".
-        rollout_timer = partial(meter.stage, "rollout")
-        with self._states_restored_on_error(), self._overlap_with(self.finished_steps, rollout_timer) as overlap:
+        # ``overlap``: rollouts of a later step that are collected meanwhile, usually none. Waiting for them counts as
+        # "rollout", not as "update".
+        overlap = self._overlap_with(self.finished_steps, timer=partial(meter.stage, "rollout"))
+        with self._states_restored_on_error(), overlap:
             for names in update_groups(phase):
                 changed += self._update_policies(names, episodes, meter)
             overlap.end_update()
@@ -303,14 +304,17 @@ class CoTrainer:
     def _overlap_with(self, step: int, timer: Timer) -> Overlap:
         """What is collected during the update of this step: usually nothing (``async_rollouts.py``). ``timer`` counts
         the seconds in which the run waits for it."""
-        collect_during_update = partial(
-            self.rollouts.collect_during_update, step, self._collect_step, until=self.recipe.steps, timer=timer
-        )
-        if self.rollouts.async_steps > 0:  # later rollouts have the weights of before the update, of all policies
-            return collect_during_update()
-        if self._may_begin_early(step + 1):  # the next step's rollouts, by policies that this update leaves alone
-            return collect_during_update(blocked_policies=self._blocked_policies(step))
-        return Overlap(timer)  # nothing is collected
+        # With ``async_steps``: the rollouts of a later step, by all policies, with the weights of before the update.
+        if self.rollouts.async_steps > 0:
+            return self.rollouts.collect_during_update(step, self._collect_step, until=self.recipe.steps, timer=timer)
+
+        # Else the next step's rollouts, as far as they need none of the policies that this update holds.
+        if not self._may_begin_early(step + 1):
+            return Overlap(timer)  # nothing is collected
+        held_policies = self._held_policies(step)
+        if held_policies is None:
+            return Overlap(timer)
+        return self.rollouts.collect_early(step + 1, self._collect_step, held_policies, timer=timer)
 
     def _may_begin_early(self, step: int) -> bool:
         """True if nothing but weights can change the rollouts of this step while the step before it is updated."""
@@ -320,17 +324,23 @@ class CoTrainer:
         reads_stores = bool(self.recipe.schedule.phase_at(step).stores) or RAMP in self.stores
         return not reads_stores and not self.policies.any_may_restart
 
-    def _blocked_policies(self, step: int) -> Collection[str] | None:
+    def _held_policies(self, step: int) -> Collection[str] | None:
         """The policies that cannot be sampled from while this step is updated. None: that holds for all of them, and no
         rollout can begin meanwhile."""
         due = [self.recipe.objectives[name] for name in self.recipe.schedule.phase_at(step).objectives]
-        updated = dict.fromkeys(objective.policy for objective in due)
-        followers = [follower.name for policy in updated for follower in self.policies.followers_of(policy)]
-        changed = [*updated, *followers]  # get new weights
-        computing = set(changed)  # compute something in the update: also those that are asked for log-probabilities
+
+        # Policies that get new weights: those that are trained, each once, and the copies that follow them.
+        trained = list(dict.fromkeys(objective.policy for objective in due))
+        changed = list(trained)
+        for policy in trained:
+            changed += [follower.name for follower in self.policies.followers_of(policy)]
+
+        # Policies that compute something in the update: also those that are asked for log-probabilities or values.
+        computing = set(changed)
         for objective in due:
             computing |= policies_read(objective.algorithm.needs())
-        # Where a backend keeps a copy for sampling, a policy that only computes can be sampled from.
+
+        # The backend decides: where it keeps a copy for sampling, a policy that only computes can be sampled from.
         return self.backend.held_while_learning(computing, changed)
 
     def _collect_step(self, step: int) -> RolloutBatch:
@@ -391,11 +401,11 @@ class CoTrainer:
             annotated = self._make_samples(name, traces)
         with meter.stage("credit"):  # gives the samples their advantages
             batch = Batch(samples=annotated, updates=version, planned=planned)
-            fields = fields_of_object(algorithm)
+            fields_before = fields_of_object(algorithm)
             state_before = self.algorithm_states[name]
             returned = algorithm.credit(batch, state_before)
             credit, self.algorithm_states[name] = check_credit(algorithm, returned)
-            check_unchanged(algorithm, fields, state_before)
+            check_unchanged(algorithm, fields_before, state_before)  # raises if it kept something in a field
         with meter.stage("reference"):
             samples = self._with_reference(name, credit.samples)
             # An engine with weights of its own may give other log-probabilities than the learner. A sample whose
@@ -460,20 +470,23 @@ class CoTrainer:
         schedule = self.recipe.schedule
         leading = self.recipe.leading_objective
         stream = stream_of(phase, leading)
-        tasks_of_phase = {other.name: self._tasks_from(split, other) for other in schedule.phases}
-        first = schedule.position_in_stream(step, leading, tasks_of_phase)  # how many earlier steps drew from it
+        counts = {other.name: self._count_tasks(split, other) for other in schedule.phases}  # problems a step, by phase
+        first = schedule.position_in_stream(step, leading, counts)  # the number of problems that earlier steps drew
+        last = first + counts[phase.name]
         # Curriculum: only the first ``share`` of the problems; 1.0: all of them.
         share = self.recipe.share_at(step, self.stores)
         return [
             train_task(self.recipe.tasks, self.seed, stream, position, split=split, share=share)
-            for position in range(first, first + tasks_of_phase[phase.name])
+            for position in range(first, last)
         ]
 
-    def _tasks_from(self, split: str, phase: Phase) -> int:
+    def _count_tasks(self, split: str, phase: Phase) -> int:
         """How many problems of a split a step of this phase draws."""
         n_tasks = phase.tasks or self.recipe.tasks_per_step
         n_unlabelled = round(n_tasks * phase.unlabelled)  # ``unlabelled`` is a share
-        return n_unlabelled if split == UNLABELLED else n_tasks - n_unlabelled
+        if split == UNLABELLED:
+            return n_unlabelled
+        return n_tasks - n_unlabelled
 
     def _make_samples(self, name: str, traces: Sequence[Trace]) -> tuple[Sample, ...]:
         """Make a training sample of each trace, with the values and scores that advantages need."""
@@ -531,10 +544,10 @@ class CoTrainer:
     def _score_tokens(
         self, policy: str, sequences: Sequences, context_tokens: Sequence[ContextTokens], temperature: float = 1.0
     ) -> list[torch.Tensor]:
-        """A policy's log-probabilities of the sampled tokens of each sequence, or a critic's values before them. Counts
-        the FLOPs. ``sequences``: (prompt ids, sampled ids) of each."""
+        """A policy's log-probabilities of the sampled tokens of each sequence; a critic's value before each of them.
+        Counts the FLOPs. ``sequences``: (prompt ids, sampled ids) of each."""
         self.flops_meter.count_scoring(policy, sequences, context_tokens)
-        # Of a critic, ``logprobs`` are values: whatever its head predicts.
+        # ``logprobs`` returns whatever the policy's head predicts, so values where it is a critic.
         return self.policies[policy].logprobs(sequences, temperature=temperature, context_tokens=context_tokens)
 
     def evaluate(
@@ -577,14 +590,18 @@ class CoTrainer:
         """Measure once: metrics of the verifiers on solutions of frozen policies. ``greedy_verifiers``: at temperature
         0; the solutions keep their own."""
         evaluation = self.recipe.evaluation
-        roles = dict(self.recipe.roles)
-        if greedy_verifiers:
-            roles = {name: role.with_temperature(0.0) for name, role in roles.items()}
-        for name, frozen_policy in evaluation.frozen_roles.items():
-            roles[name] = replace(self.recipe.roles[name], policy=frozen_policy)  # at its own temperature
+        roles: dict[str, Role] = {}
+        for name, role in self.recipe.roles.items():
+            if name in evaluation.frozen_roles:
+                roles[name] = replace(role, policy=evaluation.frozen_roles[name])
+            elif greedy_verifiers:
+                roles[name] = role.with_temperature(0.0)
+            else:
+                roles[name] = role
 
         runner = self.make_runner(evaluation_seed(self.recipe.seed), roles=roles)
         runner.progress = self.eval_progress
+        runner.set_aside = self.evaluation_runner.set_aside  # so that what breaks off here is told, too
         size = fixed_solutions_group_size(evaluation)
         # Not ``also_greedy``: that makes the solver greedy, too, and the solutions have to stay the same.
         metrics, episodes = measure_protocol(evaluation, runner, tasks, split=split, group_size=size, also_greedy=False)

@@ -56,6 +56,10 @@ def test_the_share_that_is_wrong_is_the_noise_and_flips_are_nested():
     assert all(more for less, more in zip(fifth, third, strict=True) if less)
 
 
+def test_a_chance_may_be_a_whole_number():
+    assert judge_solutions(1, count=4) == judge_solutions(1.0, count=4)
+
+
 def test_an_unreadable_solution_earns_nothing_however_the_judge_errs():
     role = Role(policy="solver", prompt="{problem}", sampling=Sampling(max_tokens=99), parse=parse_solution)
     player = RolloutRunner(

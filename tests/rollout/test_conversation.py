@@ -185,6 +185,25 @@ def test_words_put_into_its_mouth_are_given(model):
     assert (across.name, across.tokens) == ("across", (1, last))
 
 
+def test_a_fork_may_reward_a_span_of_the_answer_that_its_trunk_began(model):
+    @all_given
+    async def protocol(task, roles):
+        trunk = roles.solver.begin(problem=task.prompt)
+        first = await trunk.say(max_tokens=4)
+        trunk.tool("|")
+        await trunk.say(max_tokens=4)
+        fork = trunk.fork()
+        said = fork.response_text
+        fork.reward(ACROSS, 1.0, span=Span(start=1, end=len(first.text) + 2, text=said[1 : len(first.text) + 2]))
+        fork.tool("|")
+        await fork.say(max_tokens=4)
+
+    trunk, fork = play(model, protocol)[0].traces
+    [across] = trunk.rewards
+    assert (across.name, across.tokens) == ("across", (1, trunk.turns[1].start + 2))
+    assert fork.rewards == ()
+
+
 @pytest.mark.whole
 def test_addresses_and_answers_do_not_depend_on_whose_tool_was_faster(model):
     async def talk(chat, turns):

@@ -4,8 +4,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from cotrain.config.evaluation import Evaluation
+from cotrain.config.evaluation import Evaluation, held_out
+from cotrain.core.errors import TooLong
 from cotrain.core.notes import CORRECT
+from cotrain.core.signals import declared_by, gives
 from cotrain.core.types import Completion, Grade, Sampling, StepVerdicts, Task
 from cotrain.metrics.heldout import measure_solver, measure_verifier
 from cotrain.recipes.tango import tango
@@ -134,6 +136,44 @@ def test_held_out_episodes_that_break_are_counted_and_told():
     assert measure()["broken_off"].value == pytest.approx(1 / 3)
     [(problem, why)] = executor.set_aside.items()
     assert problem == "t/2" and why.startswith("4 of 12 episodes on held-out problems of test broke off: test_eval")
+
+
+class Narrow(Warm):
+    """Holds no greedy answer to problem 2."""
+
+    async def sample(self, request):
+        if request.sampling.is_greedy and CharRenderer().decode(request.prompt_ids).startswith("2"):
+            raise TooLong("the tool's output exceeds the context")
+        return await super().sample(request)
+
+
+def test_a_problem_that_does_not_fit_greedily_alone_is_told_too():
+    async def protocol(task, roles):
+        (await roles.solver(problem=task.prompt)).add_metadata(CORRECT, True)
+
+    role = Role(policy="a", prompt="{problem}=", sampling=Sampling(max_tokens=99), parse=parse_solution)
+    executor = RolloutRunner(Narrow(), {"a": CharRenderer()}, {"solver": role}, 0)
+    tasks = [Task(id=f"t/{p}", prompt=p, gold="1", solution=None, difficulty=0, grader=Exact()) for p in "012"]
+    how = Evaluation(protocol=protocol, measures=(measure_solver("solver", 4),))
+    measure_protocol(how, executor, tasks, split="test", group_size=4)
+    assert executor.set_aside == {"t/2": "the tool's output exceeds the context"}
+
+
+@pytest.mark.whole
+def test_fixed_solutions_on_which_the_protocol_breaks_are_told_too():
+    @gives(*declared_by(solve_then_verify).signals)
+    async def protocol(task, roles):
+        if task.id == broken.id:
+            raise KeyError("vote")
+        await solve_then_verify(task, roles)
+
+    made = tango(model=TINY, tasks=EASY, steps=1, verifier="frozen")
+    broken = held_out(made.tasks, "test", 3, made.seed)[1]
+    made = replace(made, evaluation=replace(made.evaluation, protocol=protocol))
+    trainer = CoTrainer(made)
+    trainer.evaluate_on_fixed_solutions("test", 3)
+    assert "broke off" in trainer.set_aside()[broken.id]
+    trainer.close()
 
 
 def test_a_held_out_protocol_that_asks_nobody_is_refused():
