@@ -330,9 +330,9 @@ class CoTrainer:
         due = [self.recipe.objectives[name] for name in self.recipe.schedule.phase_at(step).objectives]
 
         # Policies that get new weights: those that are trained, each once, and the copies that follow them.
-        trained = list(dict.fromkeys(objective.policy for objective in due))
-        changed = list(trained)
-        for policy in trained:
+        learners = list(dict.fromkeys(objective.policy for objective in due))
+        changed = list(learners)
+        for policy in learners:
             changed += [follower.name for follower in self.policies.followers_of(policy)]
 
         # Policies that compute something in the update: also those that are asked for log-probabilities or values.
