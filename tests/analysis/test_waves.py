@@ -121,6 +121,7 @@ def test_a_run_hears_of_the_terminal_from_us_alone(how, tmp_path):
     heard = tmp_path / "arm" / "seed-0.heard"
     child, terminal = pty.fork()
     if not child:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which tests under nohup would ignore, and so would it
         os.execv(sys.executable, [sys.executable, "-c", COMPARISON_AT_TERMINAL, str(place), RUN_AT_TERMINAL])
     while not (heard.exists() and heard.read_text()):
         has_ended, _ = os.waitpid(child, os.WNOHANG)
