@@ -73,14 +73,17 @@ def run(argv: Sequence[str]) -> int:
     from cotrain.config.large_model_defaults import size_notes
     from cotrain.config.override import override
     from cotrain.config.recipe import check_due
+    from cotrain.config.run_config import problems_read_once
     from cotrain.data.few_problems import few_test_problems_note
     from cotrain.runs.directory import RunDirectory
 
     values = parsed_values(parsed, command.argument_names)
     arguments = {name: value for name, value in values.items() if name in command.typed}
     arguments = _with_problems(command.build, command.target, parsed, arguments)
-    with failures_located(command.target):
-        base_recipe = command.build.make(arguments)
+    with problems_read_once():
+        with failures_located(command.target):
+            base_recipe = command.build.make(arguments)
+        notes_on_idle = idle_notes(command.build, arguments, as_flag, command.typed_by_user)
     check_set_paths(command.parser, parsed.set, [field.name for field in fields(base_recipe)])
     recipe = override(base_recipe, parsed.set)
     if not parsed.dry_run:
@@ -110,7 +113,7 @@ def run(argv: Sequence[str]) -> int:
     notes += getattr(recipe.tasks, "notes", [])
     notes += few_test_problems_note(recipe.tasks)
     notes += size_notes(recipe.origin, parsed.set, command.typed)
-    notes += idle_notes(command.build, arguments, as_flag, command.typed_by_user)
+    notes += notes_on_idle
     if not plans_for_other_gpu and backend is None and not _has_small_models(recipe):
         from cotrain.runs.memory_plan import fit_to_memory
 

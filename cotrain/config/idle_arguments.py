@@ -3,12 +3,14 @@ verifier that is frozen, ``alpha`` where no step is rewarded.
 
 No recipe declares them. The recipe is made again without the argument, and both are compared down to the values that
 their functions keep. To say why it has no effect, the other choices of the recipe are tried one by one: one under which
-the argument matters is the reason.
+the argument matters is the reason. Left out: arguments that state what is the default anyway, as ``temperature=1.0``
+does, and problems and seed, which always matter.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import re
 import typing
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
@@ -16,12 +18,13 @@ from types import FunctionType, MappingProxyType, MethodType
 from typing import Any
 
 from cotrain.config.recipe import Recipe
-from cotrain.config.run_config import RecipeFunction
+from cotrain.config.run_config import RecipeFunction, problems_read_once
 from cotrain.core.arguments import Argument
 from cotrain.core.errors import CotrainError
 from cotrain.core.verbosity import without_notes
 
 Written = Callable[[str, str], str]  # how an argument and its value are written: as a flag, or as in a file of arms
+ALWAYS_MATTER = ("tasks", "seed")
 ATOMS = (bool, int, float, complex, str, bytes, type(None), type, set, frozenset)
 
 
@@ -39,16 +42,37 @@ def idle_notes(
         written: how an argument is written in a note.
         names: the arguments that are looked at; None: all.
     """
-    names_code = any(isinstance(value, str) and ".py" in value for value in arguments.values())
+    names_code = any(isinstance(value, str) and re.search(r"\.py\b", value) for value in arguments.values())
     if names_code or not make.build.__module__.startswith(("cotrain.", "cotrain_zoo.")):
         return []
-    with without_notes():
+    looked_at = [name for name in arguments if names is None or name in names]
+    with without_notes(), problems_read_once():
         notes = []
-        for name in arguments if names is None else [name for name in arguments if name in names]:
-            is_default = arguments[name] == make.parameters[name].default
-            if not is_default and _has_effect(make, arguments, name) is False:
+        for name in looked_at:
+            if _is_idle(make, arguments, name):
                 notes.append(_idle_note(make, arguments, written, name))
         return notes
+
+
+def _is_idle(make: RecipeFunction, arguments: Mapping[str, Any], name: str) -> bool:
+    """Whether neither this value of the argument nor another one has an effect."""
+    argument = make.parameters[name]
+    value = arguments[name]
+    if name in ALWAYS_MATTER or value == argument.default or _has_effect(make, arguments, name) is not False:
+        return False
+    others = _other_values(argument, value)
+    return not any(_has_effect(make, {**arguments, name: other}, name) for other in others)
+
+
+def _other_values(argument: Argument, value: Any) -> list[Any]:
+    """Values of a parameter that differ from ``value``: its other choices, or a number near to it."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1]
+    if isinstance(value, float):
+        return [value / 2 if value else 0.5]
+    return [choice for choice in _choices(argument) if choice != value]
 
 
 def _idle_note(make: RecipeFunction, arguments: Mapping[str, Any], written: Written, name: str) -> str:
@@ -80,8 +104,9 @@ def _choices(argument: Argument) -> tuple[Any, ...]:
     """The values of a parameter that has few."""
     if isinstance(argument.default, bool):
         return (False, True)
-    if typing.get_origin(argument.hint) is typing.Literal:
-        return typing.get_args(argument.hint)
+    for hint in (argument.hint, *typing.get_args(argument.hint)):  # of ``Literal[…] | None``, too
+        if typing.get_origin(hint) is typing.Literal:
+            return typing.get_args(hint)
     return ()
 
 

@@ -17,7 +17,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, overload
 
@@ -42,6 +43,21 @@ Build = Callable[..., Recipe]
 # Kinds of parameters that cannot be the first one, which gets the RunConfig.
 KEYWORD_KINDS = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
 SPLITS = ("ood_length", "ood_template")  # splits measured at the end if the tasks have them
+
+# Problems by what they are made of, each with its ``tasks``, whose address is not used again while they are kept. Not
+# empty inside of ``problems_read_once``, where a block has the problems of the one around it.
+_PROBLEMS_READ: list[dict[tuple[object, ...], tuple[TaskSource | None, TaskSource]]] = []
+
+
+@contextmanager
+def problems_read_once() -> Iterator[None]:
+    """Inside of the block, recipes that are made with the same ``tasks``, ``labelled``, ``ramp`` and ``seed`` have the
+    same problems: the files that ``labelled`` and ``ramp`` name may be large."""
+    _PROBLEMS_READ.append(_PROBLEMS_READ[-1] if _PROBLEMS_READ else {})
+    try:
+        yield
+    finally:
+        _PROBLEMS_READ.pop()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +124,15 @@ class RunConfig:
     def problems(self) -> TaskSource:
         """``tasks``, by default word problems; ordered from easy to hard with ``ramp``; partly without labels with
         ``labelled``."""
+        if not _PROBLEMS_READ:
+            return self._read_problems()
+        made_of = (id(self.tasks), self.labelled, self.ramp, self.target_solve_rate, self.seed)
+        if made_of not in _PROBLEMS_READ[-1]:
+            _PROBLEMS_READ[-1][made_of] = (self.tasks, self._read_problems())
+        _, problems = _PROBLEMS_READ[-1][made_of]
+        return problems
+
+    def _read_problems(self) -> TaskSource:
         source = study_problems() if self.tasks is None else self.tasks
         if self.target_solve_rate is not None and self.ramp is None:
             raise ConfigError(

@@ -25,10 +25,10 @@ first of these that the text has:
 3. the last ``\boxed{…}``;
 4. all of it.
 
-A column ``solution`` beside the answer is the worked solution, a step a line or in tags. A column ``paraphrase``, a
-text or a list of texts, asks the same question in other words. All other columns are refused or counted
-(``unread_columns.py``). Whatever is wrong with a row is an error that names file, row and column. Left out: tolerances
-and units.
+A column ``solution`` is the worked solution, a step a line or in tags; where no other column has the answer, it ends on
+that. A column ``paraphrase``, a text or a list of texts, asks the same question in other words. All other columns are
+refused or counted (``unread_columns.py``). Whatever is wrong with a row is an error that names file, row and column.
+Left out: tolerances and units.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from cotrain.data.unread_columns import (
     unread_columns,
 )
 from cotrain.formats.answers import first_line, last_boxed
-from cotrain.formats.solutions import behind_thoughts, blocks_of, tagged_solution, write_solution
+from cotrain.formats.solutions import Solution, behind_thoughts, blocks_of, tagged_solution, write_solution
 from cotrain.grading.notation import without_separators
 
 MAX_ANSWER_WORDS = 12  # of an answer in a column called a solution, where a longer text is worked text
@@ -177,6 +177,8 @@ def row_of(row: dict[str, Any], question: str, answer: str, where: str, may_lack
         _, _, own_name = answer_column.rpartition(".")
         gold, work = _split_answer(answer_text, own_name, f"{where}, field {answer_column!r}")
         solution = _solution_of(work, gold)
+        if solution is None and plain_spelling(own_name) == "solution":
+            solution = _solution_in(answer_text, gold)
 
     solution_column = ""
     if gold is not None and solution is None:
@@ -407,12 +409,17 @@ def _solution_in(text: str, gold: str) -> str | None:
     """The worked text of a column of its own, as steps in tags with the answer behind them; None where it says no more
     than the answer, or where its own tags leave no steps to read."""
     text = behind_thoughts(text) or ""
-    if tagged_solution(text).ok:
+    parsed = tagged_solution(text)
+    if isinstance(parsed, Solution):
         return text
     before_mark, mark, _ = text.rpartition("####")
     work = before_mark if mark else text
+    if work.strip(" \n$.") in (gold, f"\\boxed{{{gold}}}"):
+        return None
+    if parsed.reason == "no answer":
+        return write_solution([" ".join(step.text.split()) for step in blocks_of(work, "step")], gold)
     solution = _solution_of(work, gold)
-    if solution is None or work.strip() == gold or not tagged_solution(solution).ok:
+    if solution is None or not tagged_solution(solution).ok:
         return None
     return solution
 

@@ -93,14 +93,14 @@ def measure_pair_order(comparer: str, name: str) -> Measure:
 def check_demonstrations(method: str, tasks: TaskSource) -> bool:
     """Whether the tasks are conversations. Raises ConfigError for those that show no solution or reply to imitate."""
     first = tasks.get("train", 0)
-    if first.solution is None:
-        raise ConfigError(
-            f"{method}: the tasks {tasks.name!r} have no worked solutions; expected tasks that have, as words, or "
-            "conversations, as --tasks chats --data FILE",
-            code="E_TASKS_WITHOUT_SOLUTIONS",
-        )
     size = tasks.size("train") or 1  # of an endless source all are like the first
     without = sum(tasks.get("train", index).solution is None for index in range(size))
+    if without == size:
+        raise ConfigError(
+            f"{method}: the tasks {tasks.name!r} have no worked solutions; expected tasks that have, as words or a "
+            "file with a column 'solution', or conversations, as --tasks chats --data FILE",
+            code="E_TASKS_WITHOUT_SOLUTIONS",
+        )
     if without > 0:
         raise ConfigError(
             f"{method}: {without} of the {size} training tasks of {tasks.name!r} have no worked solution; leave out "

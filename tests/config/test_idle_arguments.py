@@ -10,8 +10,12 @@ from cotrain.analysis.comparison.compare import idle_notes_of_arms
 from cotrain.cli.main import main
 from cotrain.config.idle_arguments import idle_notes
 from cotrain.config.registry import find_recipe
+from cotrain.config.run_config import problems_read_once
+from cotrain.data.files import JsonlTasks
+from cotrain.data.word_problems.source import study_problems
 from cotrain.runs.directory import recipe_json
 from tests.helpers import EASY, TINY
+from tests.sentences import refuses
 
 
 def notes_of(name, **arguments):
@@ -42,11 +46,43 @@ def test_an_argument_without_effect_is_named_with_what_takes_it_away(name, argum
         ("tango", {"simultaneous": True, "reviews": 12}),
         ("grpo", {"steps_judged_by": "oracle", "alpha": 0.3, "alpha_end": 0.3, "lora": 4, "seed": 3}),
         ("pair_judge", {"combine": "majority"}),  # which a closure keeps
+        ("grpo", {"temperature": 1.0, "lr_warmup": 5, "lr_decay": "constant", "updates_per_batch": 1}),  # as by default
+        ("grpo", {"tasks": study_problems(), "seed": 1}),
         ("grpo", {"tasks": EASY, "mask_truncated": True, "overlong_tokens": 4, "refill": 2, "evaluation_tasks": 3}),
     ],
 )
 def test_an_argument_with_an_effect_is_not(name, arguments):
     assert notes_of(name, **arguments) == []
+
+
+def test_a_model_is_not_taken_for_code(tmp_path):
+    model = tmp_path / "mine.pytorch"
+    model.symlink_to(Path(TINY).resolve())
+    assert notes_of("grpo", model=str(model), alpha=0.3) == ["note: alpha=0.3 has no effect with steps_judged_by=none"]
+
+
+def test_a_file_of_labelled_problems_is_read_once(tmp_path):
+    """It may be large."""
+    data = tmp_path / "data.jsonl"
+    solved = tmp_path / "solved.jsonl"
+    for path in (data, solved):
+        rows = [{"question": f"What is {n} and 1 in {path.stem}?", "answer": n + 1} for n in range(80)]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = {"model": TINY, "tasks": JsonlTasks(data), "labelled": str(solved), "lr": 1e-3, "alpha": 0.3}
+    with problems_read_once():
+        find_recipe("grpo").make(arguments)
+        solved.unlink()
+        assert notes_of("grpo", **arguments) == ["note: alpha=0.3 has no effect with steps_judged_by=none"]
+    with refuses("E_DATA_FILE_MISSING", names="solved.jsonl"):
+        find_recipe("grpo").make(arguments)
+
+
+def test_a_recipe_in_a_file_is_not_loaded_again_for_an_arm(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("from cotrain.recipes.grpo import grpo as mine\nopen(__file__ + '.loaded', 'a').write('x')\n")
+    arm = make_arm("own", f"{file}:mine", {"model": TINY})
+    assert idle_notes_of_arms([arm], {"tasks": EASY}) == []
+    assert not Path(f"{file}.loaded").exists()
 
 
 def test_without_it_the_run_is_the_same():

@@ -99,13 +99,20 @@ def test_a_system_text_is_asked_in_front_and_keeps_the_split(row, tmp_path):
     assert any("a system text is asked in front of the question in 1 of 31 rows" in note for note in source.notes)
 
 
-SOLVED = "<step>3 + 4 = 7</step><step>So 7.</step><answer>7</answer>"
+STEPS = "<step>3 + 4 = 7</step><step>So 7.</step>"
+SOLVED = f"{STEPS}<answer>7</answer>"
 
 
 @pytest.mark.parametrize(
     "text",
-    ["3 + 4 = <<3+4=7>>7\nSo 7.", "<think>Hm.</think>3 + 4 = 7\n\nSo 7.", "3 + 4 = 7\nSo 7.\n#### 7", SOLVED],
-    ids=["lines", "thought", "mark", "tags"],
+    [
+        "3 + 4 = <<3+4=7>>7\nSo 7.",
+        "<think>Hm.</think>3 + 4 = 7\n\nSo 7.",
+        "3 + 4 = 7\nSo 7.\n#### 7",
+        SOLVED,
+        STEPS,
+    ],
+    ids=["lines", "thought", "mark", "tags", "steps alone"],
 )
 @pytest.mark.parametrize("column", ["solution", "Solution"])
 def test_a_solution_beside_the_answer_is_the_worked_one(text, column):
@@ -117,17 +124,26 @@ def test_a_solution_beside_the_answer_is_the_worked_one(text, column):
     "row",
     [
         {"answer": "7", "solution": "7"},  # which is the answer once more
+        {"answer": "7", "solution": "$\\boxed{7}$."},
         {"answer": "7", "solution": ["3 + 4"]},
         {"answer": "7", "solution": "So <answer>7</answer>"},  # tags that leave no step to read
         {"answer": "3 + 4 = 7\n#### 7", "solution": "So 7."},  # the answer brings worked text of its own
         {"answer": None, "solution": "So 7."},
         {"answer": "7", "solution": 7, "": "So 7."},  # a column without a name is no solution
     ],
-    ids=["bare", "list", "tags", "gsm8k", "unanswered", "unnamed"],
+    ids=["bare", "box", "list", "tags", "gsm8k", "unanswered", "unnamed"],
 )
 def test_a_solution_that_is_not_read_is_counted(row):
     found = row_of({"question": "3 + 4?", **row}, "question", "answer", "row 1", may_lack_answer=True)
     assert (found.solution_column, found.unread[0]) == ("", "solution")
+
+
+def test_a_solution_that_ends_on_the_answer_is_worked_text_too():
+    found = any_row({"problem": "3 + 4?", "solution": "3 + 4 = 7\nSo \\boxed{7}."})
+    worked = "<step>3 + 4 = 7</step><step>So \\boxed{7}.</step><answer>7</answer>"
+    assert (found.answer, found.solution, found.solution_column, found.unread) == ("7", worked, "", ())
+    assert any_row({"problem": "3 + 4?", "solution": "7"}).solution is None
+    assert any_row({"problem": "3 + 4?", "answer": "3 + 4 = 7\nSo \\boxed{7}."}).solution is None
 
 
 def test_it_is_said_where_worked_solutions_are_read(tmp_path, capsys):

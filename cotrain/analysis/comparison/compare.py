@@ -43,6 +43,7 @@ from cotrain.config.idle_arguments import idle_notes
 from cotrain.config.policies import Learning
 from cotrain.config.recipe import Recipe
 from cotrain.config.registry import find_recipe
+from cotrain.config.run_config import problems_read_once
 from cotrain.core.errors import ConfigError
 from cotrain.core.input_files import parse_json, read_regular
 from cotrain.core.nearest_names import current_name
@@ -210,9 +211,12 @@ def length_notes(recipes: Mapping[str, Recipe]) -> list[str]:
 def idle_notes_of_arms(arms: Sequence[Arm], source: Mapping[str, Any]) -> list[str]:
     """A line for each argument of an arm that has no effect. ``source``: the argument that holds the problems."""
     notes = []
-    for arm in arms:
-        for note in idle_notes(find_recipe(arm.target), {**arm.arguments, **source}, "{}={}".format):
-            notes.append(note.replace("note: ", f"note: arm {arm.label!r}: ", 1))
+    with problems_read_once():  # once for all arms
+        for arm in arms:
+            if ".py" in arm.target:  # a recipe in a file of the user's, whose code would run once more
+                continue
+            for note in idle_notes(find_recipe(arm.target), {**arm.arguments, **source}, "{}={}".format):
+                notes.append(note.replace("note: ", f"note: arm {arm.label!r}: ", 1))
     return notes
 
 
