@@ -25,6 +25,7 @@ from cotrain.core.verbosity import without_notes
 
 Written = Callable[[str, str], str]  # how an argument and its value are written: as a flag, or as in a file of arms
 ALWAYS_MATTER = ("tasks", "seed")
+OUR_PACKAGES = ("cotrain.", "cotrain_zoo.")
 ATOMS = (bool, int, float, complex, str, bytes, type(None), type, set, frozenset)
 
 
@@ -43,7 +44,7 @@ def idle_notes(
         names: the arguments that are looked at; None: all.
     """
     names_code = any(isinstance(value, str) and re.search(r"\.py\b", value) for value in arguments.values())
-    if names_code or not make.build.__module__.startswith(("cotrain.", "cotrain_zoo.")):
+    if names_code or not make.build.__module__.startswith(OUR_PACKAGES):
         return []
     looked_at = [name for name in arguments if names is None or name in names]
     with without_notes(), problems_read_once():
@@ -132,8 +133,12 @@ def _alike(one: Any, other: Any, compared: dict[tuple[int, int], Any]) -> bool:
     if isinstance(one, ATOMS):
         return bool(one == other)
     compared[pair] = (one, other)
-    mine, others = _parts(one), _parts(other)
-    return len(mine) == len(others) and all(_alike(*both, compared) for both in zip(mine, others, strict=True))
+    parts_of_one = _parts(one)
+    parts_of_other = _parts(other)
+    if len(parts_of_one) != len(parts_of_other):
+        return False
+    pairs = zip(parts_of_one, parts_of_other, strict=True)
+    return all(_alike(part, other_part, compared) for part, other_part in pairs)
 
 
 def _parts(value: Any) -> list[Any]:
@@ -153,7 +158,8 @@ def _parts(value: Any) -> list[Any]:
         case _ if dataclasses.is_dataclass(value):
             ignored = "origin" if isinstance(value, Recipe) else ""
             return [getattr(value, field.name) for field in dataclasses.fields(value) if field.name != ignored]
-        case _ if hasattr(value, "__dict__"):
+        case _ if hasattr(value, "__dict__") and type(value).__module__.startswith(OUR_PACKAGES):
+            # Of an object of another package it may not be all: a generator of random numbers has its state in C.
             return [vars(value)]
         case _:
             return [id(value)]

@@ -148,14 +148,20 @@ function earned({ document, common, colours }) {
       ] });
   }
   for (const role of document.roles) {
-    const truth = ["accuracy", "balanced_accuracy"].find((name) => series[`${role}/${name}`]);  // undefined where no answer is known
+    // Undefined where no answer is known.
+    const truth = ["accuracy", "balanced_accuracy"].find((name) => series[`${role}/${name}`]);
     const rewards = Object.keys(series).filter((name) => name.startsWith(`${role}/reward/`) && name.split("/").length === 3);
     const paid = rewards.filter((name) => !name.endsWith("/class_label") && !name.endsWith("/label"));
     const lines = paid.map((name, at) => ({ label: name.split("/")[2], values: series[name], tone: tone(at), share: document.metrics[name]?.share }));
-    const right = truth ? [{ label: `truth: ${truth.replace("_", " ")}`, values: series[`${role}/${truth}`], truth: true, share: true }] : [];
+    const right = [];
+    if (truth) {
+      const label = `truth: ${truth.replace("_", " ")}`;
+      right.push({ label, values: series[`${role}/${truth}`], truth: true, share: true });
+    }
     const main = lines.findIndex((line) => line.label !== "format");
     if (lines.length) {
-      plots.push({ ...common, name: `earned ${role}`, title: html`What the <${Text} of=${role} /> earns${truth ? ", and what is true" : ""}`,
+      const title = html`What the <${Text} of=${role} /> earns${truth ? ", and what is true" : ""}`;
+      plots.push({ ...common, name: `earned ${role}`, title,
         gap: main >= 0 && truth === "accuracy" ? [main, lines.length] : null, lines: [...lines, ...right] });
     }
     const noted = Object.keys(series).filter((name) => name.startsWith(`${role}/metadata/`) && document.metrics[name]?.share);
