@@ -10,7 +10,7 @@ import pytest
 from cotrain.analysis.comparison.arms import make_arm
 from cotrain.analysis.comparison.compare import idle_notes_of_arms
 from cotrain.cli.main import main
-from cotrain.config.idle_arguments import _alike, idle_notes
+from cotrain.config.idle_arguments import _alike, _other_values, idle_notes
 from cotrain.config.registry import find_recipe
 from cotrain.config.run_config import problems_read_once
 from cotrain.data.files import JsonlTasks
@@ -144,3 +144,9 @@ def test_objects_of_other_packages_are_like_no_other():
     """What tells two generators of random numbers apart is not in their attributes."""
     assert not _alike(Random(1), Random(2), {})
     assert _alike(partial(max, 1), partial(max, 1), {})
+
+
+@pytest.mark.parametrize("value", [0.0, 0.3, 0, 7, False, True])
+def test_the_values_that_are_tried_in_place_of_one_are_others(value):
+    others = _other_values(find_recipe("grpo").parameters["alpha"], value)
+    assert others and value not in others
