@@ -53,7 +53,7 @@ from cotrain.trainer.async_rollouts import (
     check_async_steps,
     run_beside,
 )
-from cotrain.trainer.checks import check_group_sizes, check_rollouts, check_servers_answer
+from cotrain.trainer.checks import check_comparable, check_group_sizes, check_rollouts, check_servers_answer
 from cotrain.trainer.evaluation import (
     collect_at_once,
     evaluation_seed,
@@ -238,7 +238,7 @@ class CoTrainer:
             self._publish_versions(restarted)
             # Collects them now, unless that was done during an earlier update (``async_rollouts.py``).
             rollouts = self.rollouts.take(step, self._collect_step, until=self.recipe.steps)
-        check_rollouts(step, phase, self.recipe.objectives, rollouts.episodes, self.runner)
+        check_rollouts(step, phase, rollouts.episodes, self.runner.set_aside)
         # ``outside``: counts of requests to policies that answer from other servers.
         check_servers_answer(f"step {step + 1}", self.policies, rollouts.outside)
         meter.add_rollouts(rollouts)
@@ -371,6 +371,7 @@ class CoTrainer:
                 episodes = with_replacements(self.recipe, step, self.seed, tasks, collect, share=share)
             else:
                 episodes = collect(tasks)
+        check_comparable(step, phase, self.recipe.objectives, episodes, self.runner)
         return counter.result_of(episodes)
 
     def _update_policies(self, due: Sequence[str], episodes: Sequence[Episode], meter: StepMeter) -> list[str]:
