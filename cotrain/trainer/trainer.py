@@ -206,8 +206,9 @@ class CoTrainer:
     @property
     def leading_steps(self) -> int:
         """Finished steps that train the leading objective, the recipe's first one."""
-        phases = [self.recipe.schedule.phase_at(step) for step in range(self.finished_steps)]
-        return sum(self.recipe.leading_objective in phase.objectives for phase in phases)
+        schedule = self.recipe.schedule
+        steps = schedule.steps_by_phase(self.finished_steps)
+        return sum(steps[phase.name] for phase in schedule.phases if self.recipe.leading_objective in phase.objectives)
 
     def is_evaluation_due(self) -> bool:
         """True when validation problems are to be measured now: at the start, at the end, and every so many steps."""
