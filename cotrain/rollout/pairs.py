@@ -139,8 +139,10 @@ def _makes_pair(task: Task) -> bool:
     """Whether a task has a wanted reply, and an unwanted one that differs from it."""
     if task.solution is None:
         return False
-    if isinstance(task, ChatTask) and task.rejected is None:
-        return False
+    if isinstance(task, ChatTask):
+        return task.rejected not in (None, task.solution)
+    if task.solution.endswith(f"<answer>{task.gold}</answer>"):
+        return True  # as most do, of which the slow look below would say the same
     wanted, unwanted = replies_of(task)
     return wanted != unwanted
 
