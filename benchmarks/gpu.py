@@ -226,7 +226,7 @@ class Bench:
             )
             return
         alone = ask(ours)
-        parts = f"play {number(alone['generate_seconds'])} s, update {number(alone['update_seconds'])} s"
+        parts = f"sample {number(alone['generate_seconds'])} s, update {number(alone['update_seconds'])} s"
         self.lines.append(Line("a GRPO step", f"{number(alone['seconds'])} s", parts, ""))
 
     def tango(self) -> None:

@@ -4,7 +4,9 @@ verifier that is frozen, ``alpha`` where no step is rewarded.
 No recipe declares them. The recipe is made again without the argument, and both are compared down to the values that
 their functions keep. To say why it has no effect, the other choices of the recipe are tried one by one: one under which
 the argument matters is the reason. Left out: arguments that state what is the default anyway, as ``temperature=1.0``
-does, and problems and seed, which always matter.
+does, and problems and seed, which always matter. Left out, too: recipes that are made from Python. Such a recipe keeps
+descriptions of its arguments and no longer the objects themselves, and to make it again would run the user's own tasks
+and rewards once more for each argument.
 """
 
 from __future__ import annotations

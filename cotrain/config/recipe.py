@@ -734,7 +734,7 @@ def _check_is_trained(recipe: Recipe, name: str, steps_flag: str, warmup_flag: s
         return
     if first is None:
         idle = next(phase.name for phase in schedule.phases if name in phase.objectives)
-        advice = f"phase {idle!r} is never played; give it a place in the schedule, or leave the objective out"
+        advice = f"phase {idle!r} is never run; give it a place in the schedule, or leave the objective out"
     else:
         advice = f"it is due first at step {first + 1}; give {steps_flag} {first + 1} or more"
         advice += _shorter_warmup(recipe, first, warmup_flag)

@@ -9,6 +9,7 @@ in advance.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -96,6 +97,19 @@ class Schedule:
         name = self._name_at(step)
         return next(phase for phase in self.phases if phase.name == name)
 
+    def steps_by_phase(self, steps: int) -> Counter[str]:
+        """How many of the first ``steps`` steps are of each phase, by its name; without phases that have none."""
+        counts = Counter[str]()
+        remaining = steps
+        for name, length in self.warmup:
+            n_warmup = min(length, remaining)
+            counts[name] += n_warmup
+            remaining -= n_warmup
+        rounds, rest = divmod(remaining, len(self.cycle))
+        for place, name in enumerate(self.cycle):
+            counts[name] += rounds + (place < rest)
+        return +counts
+
     def position_in_stream(self, step: int, leading: str, tasks_of_phase: Mapping[str, int]) -> int:
         """The position of a step's first task in its stream (``stream_of``): the number of tasks that earlier steps
         drew from it.
@@ -107,8 +121,8 @@ class Schedule:
         """
         streams = {phase.name: stream_of(phase, leading) for phase in self.phases}
         stream = streams[self._name_at(step)]
-        earlier_phases = [self._name_at(earlier_step) for earlier_step in range(step)]
-        return sum(tasks_of_phase[name] for name in earlier_phases if streams[name] == stream)
+        earlier_steps = self.steps_by_phase(step)
+        return sum(tasks_of_phase[name] * count for name, count in earlier_steps.items() if streams[name] == stream)
 
     def due_for_new_optimizer(self, step: int, policies: Mapping[str, str]) -> list[str]:
         """Policies whose objectives all change at this step, such as after a warm-up by cross-entropy. They get a new
@@ -153,7 +167,7 @@ class Schedule:
             n_in_turn = len(set(objectives).intersection(phase.in_turn))
             is_trained = not set(objectives).isdisjoint(phase.objectives)
             batches_of_phase[phase.name] = n_in_turn or int(is_trained)
-        return sum(batches_of_phase[self._name_at(step)] for step in range(steps))
+        return sum(batches_of_phase[name] * count for name, count in self.steps_by_phase(steps).items())
 
 
 def stream_of(phase: Phase, leading: str) -> str:

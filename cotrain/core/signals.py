@@ -91,7 +91,7 @@ class DeclaredSignals:
             declared = ", ".join(names) or "nothing"
             raise ConfigError(
                 f"{where} with {signal.name!r}, but it declares {declared} for this role{hint}; name the signal in the "
-                "@gives(...) above the protocol that is played",
+                "@gives(...) above the protocol that is run",
                 code="E_SIGNAL_NOT_DECLARED",
             )
         needs_span = signal.per == "span"

@@ -136,7 +136,8 @@ class Row:
     def content(self) -> list[Any]:
         """The values that must not change while a run goes on."""
         system = [self.system] if self.system else []
-        return [*system, self.question, self.answer, *self.paraphrases]
+        solution = [] if self.solution is None else [{"solution": self.solution}]
+        return [*system, self.question, self.answer, *self.paraphrases, *solution]
 
     @property
     def prompt(self) -> str:

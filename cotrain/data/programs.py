@@ -192,7 +192,7 @@ class ProgramTasks:
         for split, problems in self._splits.items():
             for i, problem in enumerate(problems):
                 problem_by_id[f"{kind}/{split}/{i}"] = problem
-                texts.append([split, problem.question, problem.tests])
+                texts.append([split, problem.question, problem.before, problem.tests, problem.solution])
         run_program = None if sandbox is None else run_program_of(sandbox)
         self.grader = ProgramGrader(problem_by_id, workers, deadline_s, run_program)
         self._digest = hashlib.blake2b(json.dumps(texts).encode(), digest_size=16).hexdigest()

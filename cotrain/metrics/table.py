@@ -41,7 +41,7 @@ RUN = (
     Metric(key="tokens", meaning="tokens sampled in training so far, all speaking models", unit=COUNT),
     Metric(
         key="replacements", unit=COUNT,
-        meaning="problems that were played in place of those whose answers all earned the same; with `--refill` alone",
+        meaning="problems that were sampled in place of those whose answers all earned the same; with `--refill` alone",
     ),
     Metric(
         key="audited", unit=COUNT,

@@ -8,6 +8,8 @@
 Rows of JSON lines, of one JSON array, of CSV or of parquet. Of each the problem, the worked text and the answer are
 taken, and written as ``<step>``s and an ``<answer>``, or in the words of another format (``formats/answers.py``). Where
 a row does not say its answer alone, it is looked for in the text: in tags, a box, after ``####`` or "the answer is".
+A thought in front of the worked text stays there as it is, since a model that thinks has to be taught one (``sft``). A
+run leaves it out (``data/columns.py``): there the solution is shown, or preferred to another one.
 
 Or the solutions are the model's own: it answers each problem several times, and what is right is kept, word for word
 (rejection sampling: Yuan et al., arXiv 2308.01825; STaR, arXiv 2203.14465, without rationalisation). A verifier's
@@ -57,7 +59,7 @@ from cotrain.data.unread_columns import (
 from cotrain.distributed.local import LocalBackend
 from cotrain.formats.answers import ENDS, READERS, final_answer, write_answer
 from cotrain.formats.role_prompts import solve_own
-from cotrain.formats.solutions import TAGS, write_solution
+from cotrain.formats.solutions import TAGS, behind_thoughts, write_solution
 from cotrain.formats.steps import steps_in, steps_kind_of, write_steps
 from cotrain.grading.pool import AnswerGrader
 from cotrain.pretraining.corpora import Corpus, Item, from_items, with_column_note
@@ -93,7 +95,7 @@ def solver_of(
 
 def gold_solutions(path: str, role: Role, aside: Quarantine | None = None) -> Corpus:
     """The file's own solutions. Raises DataError with the layouts expected, or sets such a row ``aside``."""
-    rows = read_rows(path, _parse_row, aside)
+    rows = read_rows(path, _worked_row, aside)
     conversations = from_items(path, [_gold_conversation(row, role) for row in rows])
     return with_column_note(conversations, [row.unread for row in rows])
 
@@ -271,7 +273,7 @@ def _gold_conversation(row: WorkedRow, role: Role) -> Item:
     """The worked text of a row as this role will be asked for it and read."""
     problem = with_system_text(row.system, row.problem)
     text = _free_solution(row, role) if role.is_free_form else _tagged_solution(row)
-    return _solver_conversation(role, problem, text)
+    return _solver_conversation(role, problem, row.thought + text)
 
 
 def _tagged_solution(row: WorkedRow) -> str:
@@ -332,11 +334,32 @@ class WorkedRow:
     """A problem of a file and the worked text that solves it."""
 
     problem: str
+    thought: str  # in front of the worked text, in its tags and with the blank behind it; "" for none
     work: str  # without the mark of its answer
     answer: str
     system: str = ""  # what is said before the problem
     solution_column: str = ""  # that the worked text was read from, where the answer has another
     unread: tuple[str, ...] = ()  # columns that have a value and were not read
+
+
+def _worked_row(row: dict[str, Any], where: str) -> WorkedRow:
+    """A row whose worked text is learned. Raises DataError also for a thought that never ends."""
+    parsed_row = _parse_row(row, where)
+    if behind_thoughts(parsed_row.thought) is None:
+        raise DataError(
+            f"{where}: the worked text begins a thought and never ends it; expected </think> in front of the solution",
+            code="E_SOLUTION_IN_THOUGHT",
+        )
+    return parsed_row
+
+
+def _split_thought(text: str) -> tuple[str, str]:
+    """The thought in front of a text, and the text behind it; no text where the thought never ends."""
+    spoken = behind_thoughts(text)
+    if spoken == text:
+        return "", text
+    solution = (spoken or "").lstrip()
+    return text.removesuffix(solution), solution
 
 
 def _parse_row(row: dict[str, Any], where: str) -> WorkedRow:
@@ -352,11 +375,12 @@ def _parse_row(row: dict[str, Any], where: str) -> WorkedRow:
     bare_answer = _answer_in(answer_text) or answer_text  # the column may hold worked text
     _, answer_column = question_row.columns
     solution_column = question_row.solution_column or solution_column_of(row, question_row.unread)
-    work = str(value_at(row, solution_column or answer_column) or "")
+    thought, work = _split_thought(str(value_at(row, solution_column or answer_column) or ""))
     if "####" in work:
         work = work.rpartition("####")[0].strip()
     return WorkedRow(
         problem=question_row.question,
+        thought=thought,
         work="" if work.strip() == bare_answer else work,
         answer=bare_answer,
         system=question_row.system,
@@ -387,8 +411,10 @@ def _parse_reply(row: dict[str, Any], where: str) -> WorkedRow:
             "is …' at its end",
             code="E_NO_FINAL_ANSWER",
         )
+    thought, work = _split_thought(work)
     return WorkedRow(
         problem=problem,
+        thought=thought,
         work=work.rpartition("####")[0].strip() or work,
         answer=answer,
         system=system,

@@ -254,7 +254,7 @@ class EngineEventLoop(asyncio.SelectorEventLoop):
             return self.run_until_complete(task)
         except asyncio.CancelledError as error:
             raise ProtocolStoppedLoop(
-                "a protocol cancelled the play it is part of, as by `asyncio.all_tasks()`; cancel only tasks of "
+                "a protocol cancelled the rollouts it is part of, as by `asyncio.all_tasks()`; cancel only tasks of "
                 "its own",
                 code="E_PROTOCOL_CANCELS_PLAY",
             ) from error
@@ -274,7 +274,7 @@ class EngineEventLoop(asyncio.SelectorEventLoop):
         """asyncio calls it once the work is done. Raises ProtocolStoppedLoop where a protocol calls it before."""
         if self._work is not None and not self._work.done():
             raise ProtocolStoppedLoop(
-                "a protocol cannot stop the loop it is played in; return, or raise an exception",
+                "a protocol cannot stop the loop it runs in; return, or raise an exception",
                 code="E_PROTOCOL_STOPS_LOOP",
             )
         super().stop()
@@ -311,7 +311,7 @@ class EngineEventLoop(asyncio.SelectorEventLoop):
         """Close the loop. Tasks that are left are cancelled first, and have ended."""
         if self.is_running():
             raise ProtocolStoppedLoop(
-                "a protocol cannot close the loop it is played in; return, or raise an exception",
+                "a protocol cannot close the loop it runs in; return, or raise an exception",
                 code="E_PROTOCOL_STOPS_LOOP",
             )
         if not self.is_closed():
@@ -444,7 +444,7 @@ async def engine_paused() -> AsyncIterator[None]:
     """While the block runs, the engine forms no batch. For awaiting anything but the engine."""
     loop = asyncio.get_running_loop()
     if not isinstance(loop, EngineEventLoop):
-        raise RuntimeError("busy() belongs into a protocol that a RolloutRunner plays")
+        raise RuntimeError("busy() belongs into a protocol that a RolloutRunner runs")
     loop.n_pausing += 1
     try:
         yield
@@ -472,7 +472,7 @@ async def in_one_call(call: Callable[[list[Any]], Awaitable[Sequence[Any]]], key
     """
     loop = asyncio.get_running_loop()
     if not isinstance(loop, EngineEventLoop):
-        raise RuntimeError("in_one_call() belongs into a protocol that a RolloutRunner plays")
+        raise RuntimeError("in_one_call() belongs into a protocol that a RolloutRunner runs")
     joint_call = loop.joint_calls.setdefault(key, JointCall(call=call))
     future: asyncio.Future[Any] = loop.create_future()
     joint_call.items.append(item)

@@ -7,7 +7,7 @@ solution with another number written over its answer is unwanted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import Any
 
@@ -15,7 +15,7 @@ from cotrain.core.errors import ConfigError
 from cotrain.core.notes import CORRECT, PROBLEM, SCORE
 from cotrain.core.seeding import rng_of
 from cotrain.core.statistics import Estimate
-from cotrain.core.types import Episode, Task, TaskSource, Trace
+from cotrain.core.types import Episode, Task, TaskSource, Trace, has_split
 from cotrain.data.preferences import ChatTask, messages_of
 from cotrain.data.word_problems.corrupt import another_answer
 from cotrain.metrics.clusters import Share, defined_figures, make_figure
@@ -24,6 +24,7 @@ from cotrain.rollout.role import Turn
 from cotrain.rollout.runner import RoleHandle
 
 TOO_LONG = "pair too long"
+SPLITS = ("train", "validation", "test")  # a problem in any of them is said as a pair
 
 
 def replies_of(task: Task) -> tuple[str, str]:
@@ -90,36 +91,65 @@ def measure_pair_order(comparer: str, name: str) -> Measure:
     return with_names(measure, roles=[comparer], figures=[f"{name}/pair_accuracy"])
 
 
-def check_demonstrations(method: str, tasks: TaskSource) -> bool:
-    """Whether the tasks are conversations. Raises ConfigError for those that show no solution or reply to imitate."""
-    first = tasks.get("train", 0)
-    size = tasks.size("train") or 1  # of an endless source all are like the first
-    without = sum(tasks.get("train", index).solution is None for index in range(size))
-    if without == size:
+def check_demonstrations(method: str, tasks: TaskSource, splits: Sequence[str] = ("train",)) -> bool:
+    """Whether the tasks are conversations. Raises ConfigError where one in these splits shows no solution or reply to
+    imitate."""
+    shown = list(_tasks_in(tasks, splits))
+    without = [task for task in shown if task.solution is None]
+    if len(without) == len(shown):
         raise ConfigError(
             f"{method}: the tasks {tasks.name!r} have no worked solutions; expected tasks that have, as words or a "
             "file with a column 'solution', or conversations, as --tasks chats --data FILE",
             code="E_TASKS_WITHOUT_SOLUTIONS",
         )
-    if without > 0:
+    if without:
+        kind = "training tasks" if tuple(splits) == ("train",) else "tasks"
         raise ConfigError(
-            f"{method}: {without} of the {size} training tasks of {tasks.name!r} have no worked solution; leave out "
+            f"{method}: {len(without)} of the {len(shown)} {kind} of {tasks.name!r} have no worked solution; leave out "
             "their rows",
             code="E_TASKS_WITHOUT_SOLUTIONS",
         )
-    return isinstance(first, ChatTask)
+    return isinstance(shown[0], ChatTask)
 
 
 def check_pairs(method: str, tasks: TaskSource) -> None:
-    """Raise ConfigError for problems of which no pair can be made."""
-    if tasks.size("train") == 0:
+    """Raise ConfigError where one of the problems, for training or held out, makes no pair."""
+    asked = list(_tasks_in(tasks, SPLITS))
+    without_pair = [task for task in asked if not _makes_pair(task)]
+    if not without_pair:
         return
-    first = tasks.get("train", 0)
-    has_wanted = first.solution is not None
-    has_unwanted = not isinstance(first, ChatTask) or first.rejected is not None
-    if not (has_wanted and has_unwanted):
+    if len(without_pair) == len(asked):
         raise ConfigError(
             f"{method}: the tasks {tasks.name!r} are no preferences; expected --data FILE with prompt, chosen "
             "and rejected, or tasks with worked solutions",
             code="E_TASKS_NOT_PREFERENCES",
         )
+    first = without_pair[0]
+    needs = "a worked solution that says the answer"
+    if isinstance(first, ChatTask):
+        needs = "a wanted and an unwanted reply, which differ"
+    raise ConfigError(
+        f"{method}: {len(without_pair)} of the {len(asked)} tasks of {tasks.name!r} make no pair, the first: "
+        f"{first.prompt[:60]!r}; give each {needs}, or leave out their rows",
+        code="E_TASKS_WITHOUT_PAIR",
+    )
+
+
+def _makes_pair(task: Task) -> bool:
+    """Whether a task has a wanted reply, and an unwanted one that differs from it."""
+    if task.solution is None:
+        return False
+    if isinstance(task, ChatTask):
+        return task.rejected not in (None, task.solution)
+    if task.solution.endswith(f"<answer>{task.gold}</answer>"):
+        return True  # as most do, of which the slow look below would say the same
+    wanted, unwanted = replies_of(task)
+    return wanted != unwanted
+
+
+def _tasks_in(tasks: TaskSource, splits: Sequence[str]) -> Iterator[Task]:
+    """The tasks of these splits. Of a split without end it is the first one, as all others are like it."""
+    for split in splits:
+        size = tasks.size(split) if has_split(tasks, split) else 0
+        for index in range(1 if size is None else size):
+            yield tasks.get(split, index)

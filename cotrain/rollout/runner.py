@@ -481,7 +481,7 @@ def _note_global_draws(protocol: str) -> None:
         return
     _NOTED.append(protocol)
     print_note(
-        f"while {protocol!r} was played, numbers were drawn from the global generator of Python's random or of "
+        f"while {protocol!r} ran, numbers were drawn from the global generator of Python's random or of "
         "numpy. No checkpoint holds its state, so the same command and a resumed run draw others: take "
         "rng_of('any name', turn.id) of cotrain in its place"
     )

@@ -195,7 +195,7 @@ def _phase_notes(recipe: Recipe, steps: int) -> list[str]:
         first_steps.setdefault(name, step)
         step += 1
     return [
-        f"phase {name!r} begins with step {first + 1}, and the run lasts {count_of(steps, 'step')}: it is never played"
+        f"phase {name!r} begins with step {first + 1}, and the run lasts {count_of(steps, 'step')}: it is never run"
         for name, first in first_steps.items()
         if first >= steps
     ]

@@ -452,7 +452,7 @@ def _note_rare_checkpoints(run: ActiveRun, step_seconds: float) -> None:
 def _show_first_rollouts(trainer: CoTrainer, first_step: int, observer: Observer) -> Iterator[None]:
     """Print progress within the first step of this command: it may take minutes, and no duration is known yet."""
     if trainer.finished_steps == first_step:
-        trainer.runner.progress = BatchProgress(f"  step {first_step + 1}: played {{}} episodes", observer.message)
+        trainer.runner.progress = BatchProgress(f"  step {first_step + 1}: sampled {{}} episodes", observer.message)
     try:
         yield
     finally:

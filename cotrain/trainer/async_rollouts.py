@@ -52,7 +52,7 @@ from cotrain.trainer.policy_store import MEMORY_SUFFIX, PolicyStore
 ASYNC_STEPS = range(9)
 AHEAD = "ahead"  # name of the checkpoint document that holds ``RolloutPipeline.state``
 NOTE_ASYNC_SAVES_NO_TIME = (
-    "note: one process plays and updates in turn, so that --async-steps saves no time here; --backend ray does both "
+    "note: one process samples and updates in turn, so that --async-steps saves no time here; --backend ray does both "
     "at once"
 )
 
@@ -418,7 +418,7 @@ def check_async_steps(recipe: Recipe, async_steps: int) -> None:
     objective whose loss does not correct for updates since its samples were drawn."""
     if async_steps not in ASYNC_STEPS:
         raise ConfigError(
-            f"--async-steps {async_steps}: expected 0 to {ASYNC_STEPS[-1]}: how many updates a play does not wait for",
+            f"--async-steps {async_steps}: expected 0 to {ASYNC_STEPS[-1]} updates that sampling does not wait for",
             code="E_ASYNC_STEPS_RANGE",
         )
     if async_steps == 0:
@@ -427,7 +427,7 @@ def check_async_steps(recipe: Recipe, async_steps: int) -> None:
         if isinstance(policy, Learning) and policy.reset_to_start:
             raise ConfigError(
                 f"--async-steps {async_steps}: policy {name!r} is reset to its initial weights between two "
-                "steps (reset_to_start), and the second would be played by the weights before; give --async-steps 0",
+                "steps (reset_to_start), and the second would be sampled by the weights before; give --async-steps 0",
                 code="E_ASYNC_STEPS_WITH_RESET",
             )
     for name, objective in recipe.objectives.items():

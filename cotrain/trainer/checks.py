@@ -22,12 +22,17 @@ if TYPE_CHECKING:
 PROPORTION_OF_FAILURES = 0.5  # a step in which more episodes than this broke off stops the run
 
 
-def check_rollouts(
+def check_rollouts(step: int, phase: Phase, episodes: Sequence[Episode], set_aside: Mapping[str, str]) -> None:
+    """Check the episodes of the step that is due. ``set_aside``: the problems that did not fit, and why."""
+    check_mass_failure(f"step {step + 1}", episodes, set_aside)
+    check_roles_asked(f"phase {phase.name!r}", phase.protocol, episodes)
+
+
+def check_comparable(
     step: int, phase: Phase, objectives: Mapping[str, Objective], episodes: Sequence[Episode], runner: RolloutRunner
 ) -> None:
-    """Check the episodes of one step, which ``runner`` has collected."""
-    check_mass_failure(f"step {step + 1}", episodes, runner.set_aside)
-    check_roles_asked(f"phase {phase.name!r}", phase.protocol, episodes)
+    """Check the episodes of a step that ``runner`` has just collected. With ``--async-steps`` that is long before they
+    are due, and a checkpoint that is saved meanwhile has no more than the episodes."""
     asked = runner.prompt_fields.pop(step, {})
     for name in phase.objectives:
         check_one_prompt_per_group(name, objectives[name], episodes, asked)

@@ -53,7 +53,7 @@ from cotrain.trainer.async_rollouts import (
     check_async_steps,
     run_beside,
 )
-from cotrain.trainer.checks import check_group_sizes, check_rollouts, check_servers_answer
+from cotrain.trainer.checks import check_comparable, check_group_sizes, check_rollouts, check_servers_answer
 from cotrain.trainer.evaluation import (
     collect_at_once,
     evaluation_seed,
@@ -206,8 +206,9 @@ class CoTrainer:
     @property
     def leading_steps(self) -> int:
         """Finished steps that train the leading objective, the recipe's first one."""
-        phases = [self.recipe.schedule.phase_at(step) for step in range(self.finished_steps)]
-        return sum(self.recipe.leading_objective in phase.objectives for phase in phases)
+        schedule = self.recipe.schedule
+        steps = schedule.steps_by_phase(self.finished_steps)
+        return sum(steps[phase.name] for phase in schedule.phases if self.recipe.leading_objective in phase.objectives)
 
     def is_evaluation_due(self) -> bool:
         """True when validation problems are to be measured now: at the start, at the end, and every so many steps."""
@@ -238,7 +239,7 @@ class CoTrainer:
             self._publish_versions(restarted)
             # Collects them now, unless that was done during an earlier update (``async_rollouts.py``).
             rollouts = self.rollouts.take(step, self._collect_step, until=self.recipe.steps)
-        check_rollouts(step, phase, self.recipe.objectives, rollouts.episodes, self.runner)
+        check_rollouts(step, phase, rollouts.episodes, self.runner.set_aside)
         # ``outside``: counts of requests to policies that answer from other servers.
         check_servers_answer(f"step {step + 1}", self.policies, rollouts.outside)
         meter.add_rollouts(rollouts)
@@ -371,6 +372,7 @@ class CoTrainer:
                 episodes = with_replacements(self.recipe, step, self.seed, tasks, collect, share=share)
             else:
                 episodes = collect(tasks)
+        check_comparable(step, phase, self.recipe.objectives, episodes, self.runner)
         return counter.result_of(episodes)
 
     def _update_policies(self, due: Sequence[str], episodes: Sequence[Episode], meter: StepMeter) -> list[str]:

@@ -1,6 +1,10 @@
+from collections import Counter
 from functools import partial
+from time import process_time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cotrain.config.schedule import LEADING, Phase, alternate, constant_schedule, stream_of
 from cotrain.recipes.grpo import grpo
@@ -99,6 +103,40 @@ def test_the_steps_of_the_leading_objective_draw_from_one_stream_in_every_recipe
     assert [drawn_from(alone, step, "gen", {"train": 2}) for step in (0, 2, 3)] == [steps[2], steps[3], steps[5]]
     both = constant_schedule(nothing, "ver", "gen")
     assert drawn_from(both, 5, "ver", {"train": 2}) == drawn_from(alone, 5, "gen", {"train": 2})
+
+
+@given(
+    ratio=st.lists(st.integers(0, 4), min_size=3, max_size=3).filter(any),
+    warmup=st.dictionaries(st.sampled_from("abc"), st.integers(0, 5)),
+    steps=st.integers(0, 60),
+)
+def test_steps_are_counted_as_they_would_be_one_by_one(ratio, warmup, steps):
+    phases = [
+        Phase(name="a", protocol=nothing, objectives=("gen",)),
+        Phase(name="b", protocol=nothing, objectives=("ver",)),
+        Phase(name="c", protocol=nothing, objectives=("ver", "gen"), in_turn=("gen", "ver")),
+    ]
+    schedule = alternate(*phases, ratio=tuple(ratio), warmup=warmup)
+    played = [schedule.phase_at(step) for step in range(steps)]
+    assert list(schedule.steps_by_phase(steps).items()) == list(Counter(phase.name for phase in played).items())
+
+    tasks_of_phase = {"a": 2, "b": 3, "c": 5}
+    stream, position = drawn_from(schedule, steps, "gen", tasks_of_phase)
+    drawn = [tasks_of_phase[phase.name] for phase in played if stream_of(phase, "gen") == stream]
+    assert position == sum(drawn)
+
+    batches_of_phase = {"a": 1, "b": 1, "c": 2}
+    planned = sum(batches_of_phase[phase.name] for phase in played)
+    assert schedule.planned_batches(["gen", "ver"], steps) == planned
+
+
+def test_a_late_step_is_placed_without_going_through_those_before_it():
+    schedule = tango_like()
+    late = 4 + 4 * 10**6
+    started = process_time()
+    assert drawn_from(schedule, late, "gen", {"generator": 2, "verifier": 2}) == (LEADING, 6 * 10**6)
+    assert schedule.planned_batches(["ver"], late) == 4 + 10**6
+    assert process_time() - started < 0.1
 
 
 def test_phases_of_unlike_sizes_draw_each_problem_of_their_stream_once():

@@ -146,6 +146,18 @@ def test_a_solution_that_ends_on_the_answer_is_worked_text_too():
     assert any_row({"problem": "3 + 4?", "answer": "3 + 4 = 7\nSo \\boxed{7}."}).solution is None
 
 
+@pytest.mark.parametrize("other", ["Solution", "Answer", "final_answer", "Question", "problem", "Paraphrase"])
+def test_of_two_columns_with_one_meaning_the_second_is_counted(other, tmp_path):
+    rows = [
+        {"question": f"{n} + 4?", "answer": n + 4, "solution": "As ever.", "paraphrase": f"4 + {n}?", other: "Else."}
+        for n in range(40)
+    ]
+    path = write(tmp_path / "two.jsonl", rows)
+    said = f"note: {path}: columns not read: {other} (40 rows)"
+    assert JsonlTasks(path).notes[-1] == said
+    assert gold_solutions(str(path), solver_of(TINY)).notes == (said,)
+
+
 def test_it_is_said_where_worked_solutions_are_read(tmp_path, capsys):
     rows = [{"question": f"Q{n}", "answer": n, "solution": f"So {n}." if n % 2 else ""} for n in range(40)]
     path = write(tmp_path / "a.jsonl", rows)

@@ -279,6 +279,18 @@ def test_a_description_builds_the_same_source_and_notices_changes(tmp_path):
         JsonlTasks(**description["settings"])
 
 
+@pytest.mark.parametrize("solution", ["2 + 2 is 4.\nSo it is 4.", None], ids=["another", "none"])
+def test_a_description_notices_other_worked_solutions(solution, tmp_path):
+    rows = [{"question": f"Q{n}", "answer": "4", "solution": "1 + 3 is 4.\nSo it is 4."} for n in range(30)]
+    description = JsonlTasks(write(tmp_path / "a.jsonl", rows)).describe()
+    assert JsonlTasks(**description["settings"]).describe() == description
+
+    rows[7] = {**rows[7], "solution": solution}
+    write(tmp_path / "a.jsonl", rows)
+    with refuses("E_DATA_CHANGED", names="a.jsonl"):
+        JsonlTasks(**description["settings"])
+
+
 def test_calculator_marks():
     assert without_calculator("a <<1+1=2>>2 b <<3>>") == "a 2 b "
     assert without_calculator("a << b") == "a << b"

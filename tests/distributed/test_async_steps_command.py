@@ -22,7 +22,7 @@ def local(tmp_path_factory):
     out = tmp_path_factory.mktemp("local") / "run"
     said = subprocess.run([*COMMAND, "run", "tango", *ASYNC, *FLAGS, "--out", out], capture_output=True, text=True)
     assert said.returncode == 0, said.stderr
-    assert "note: one process plays and updates in turn, so that --async-steps saves no time here" in said.stdout
+    assert "note: one process samples and updates in turn, so that --async-steps saves no time here" in said.stdout
     return out
 
 

@@ -230,6 +230,20 @@ def test_mbpp_is_a_task_source_with_the_published_splits(tmp_path):
         from_description(description)
 
 
+@pytest.mark.parametrize("column", ["code", "test_imports"])
+def test_a_description_notices_another_reference_and_other_imports(column, tmp_path):
+    path = mbpp(tmp_path / "own.jsonl", range(700, 730))
+    source = task_source("mbpp", str(path))
+    description = json.loads(json.dumps(source.describe()))
+    source.close()
+
+    others = {"code": GOOD + "  # doubled", "test_imports": ["import math"]}
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps({**row, column: others[column]}) + "\n" for row in rows))
+    with refuses("E_DATA_CHANGED", names="own.jsonl"):
+        from_description(description)
+
+
 @pytest.mark.parametrize("start", [0, 1, 11, 480, 601], ids=str)
 def test_own_tasks_are_split_by_their_questions_whatever_their_numbers(start, tmp_path):
     source = task_source("mbpp", str(mbpp(tmp_path / "own.jsonl", range(start, start + 30))))

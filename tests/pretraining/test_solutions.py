@@ -7,7 +7,7 @@ import pytest
 from cotrain.cli.main import main
 from cotrain.formats.role_prompts import SOLVE_OWN, solve_own
 from cotrain.formats.steps import STEPS_AS
-from cotrain.pretraining.solutions import ENDS, gold_solutions, solver_of
+from cotrain.pretraining.solutions import ENDS, gold_solutions, open_runner, solver_of
 from cotrain.prompts.templates import SOLVE_FULL, fill_template
 from tests.helpers import EASY, TINY
 from tests.sentences import command_refuses, refuses
@@ -84,6 +84,31 @@ def test_steps_in_tags_are_not_put_into_tags_again(tmp_path):
     row = {"question": "Q?", "answer": "<step>4*2=8</step><step>3+8=11</step>\n#### 11"}
     said = corpus(tmp_path, row).get(0)[1]["content"]
     assert said == "<step>4*2=8</step><step>3+8=11</step><answer>11</answer>"
+
+
+THOUGHT = "<think>Hm: 3 + 4 = 8?\nNo, \\boxed{8} is wrong.</think>"
+
+
+@pytest.mark.parametrize("answer", [None, "boxed", "phrase"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("gap", ["", "\n\n"])
+def test_a_thought_stays_in_front_of_the_solution(answer, layout, gap, tmp_path):
+    """Its lines once became steps, of which one began the thought and another ended it."""
+    begin = json.dumps(THOUGHT + gap)[1:-1]
+    thinking = json.loads(json.dumps(LAYOUTS[layout]).replace("3 + 4 = <<", f"{begin}3 + 4 = <<"))
+    plain = corpus(tmp_path, LAYOUTS[layout], answer).get(0)[1]["content"]
+    said = corpus(tmp_path, thinking, answer).get(0)[1]["content"]
+    assert said == THOUGHT + gap + plain
+    solution = solver_of("some/model", answer).parse_reply(said, {})
+    assert solution.ok and solution.answer == "14"
+
+
+def test_a_thought_that_never_ends_is_refused_where_the_solution_is_learned(tmp_path):
+    row = {"question": "Q?", "answer": "14", "solution": "<think>Hm: 3 + 4 = 8?"}
+    with refuses("E_SOLUTION_IN_THOUGHT", names=("row 1", "</think>")):
+        corpus(tmp_path, row)
+    with open_runner(TINY, str(tmp_path / "data.jsonl"), {}, device="cpu", seed=0, aside=None, say=print) as (tasks, _):
+        assert tasks[0].gold == "14"
 
 
 def test_an_answer_that_is_worked_text_is_looked_for_in_it(tmp_path):

@@ -203,3 +203,43 @@ def test_conversations_without_an_unwanted_reply_are_no_preferences(tmp_path):
     for method in (dpo, reward, pair_judge):
         with refuses("E_TASKS_NOT_PREFERENCES", names="'chats'"):
             method(tasks=chats, model=TINY)
+
+
+def sums(lacking=()):
+    """Problems with worked solutions, but for those of the numbers ``lacking``."""
+    rows = [{"question": f"{n} + 1?", "answer": n + 1, "solution": f"{n} + 1 = {n + 1}"} for n in range(40)]
+    for n in lacking:
+        del rows[n]["solution"]
+    return rows
+
+
+@pytest.mark.parametrize("method", [dpo, reward, pair_judge])
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_a_problem_without_a_solution_is_refused_wherever_it_stands(method, split, tmp_path):
+    whole = JsonlTasks(write(tmp_path / "whole.jsonl", sums()))
+    last = whole.get(split, whole.size(split) - 1)
+    halved = JsonlTasks(write(tmp_path / "halved.jsonl", sums(lacking=[int(last.gold) - 1])))
+    assert method(tasks=whole, model=TINY).tasks is whole
+    with refuses("E_TASKS_WITHOUT_PAIR", names=(method.__name__, "1 of the 40", "'jsonl'", repr(last.prompt))):
+        method(tasks=halved, model=TINY)
+
+
+def test_a_solution_that_does_not_say_its_answer_makes_no_pair(tmp_path):
+    rows = sums()
+    rows[7]["solution"] = "<step>7 and one more.</step><answer>eight</answer>"
+    with refuses("E_TASKS_WITHOUT_PAIR", names=("1 of the 40", "'7 + 1?'")):
+        dpo(tasks=JsonlTasks(write(tmp_path / "a.jsonl", rows)), model=TINY)
+
+
+class Talks(Chats):
+    """A user's own source, in which some conversations have an unwanted reply."""
+
+    def get(self, split, index):
+        task = super().get(split, index)
+        return replace(task, rejected="no") if index < self.size(split) - 1 else task
+
+
+def test_a_later_conversation_without_an_unwanted_reply_is_refused(tmp_path):
+    talks = Talks(write(tmp_path / "c.jsonl", [{"prompt": f"{n}?", "completion": f"{n}."} for n in range(30)]))
+    with refuses("E_TASKS_WITHOUT_PAIR", names=("3 of the 30", "'chats'", "unwanted reply")):
+        dpo(tasks=talks, model=TINY)

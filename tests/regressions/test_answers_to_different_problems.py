@@ -50,6 +50,30 @@ def test_they_are_refused_in_one_line_that_says_what_to_name(tmp_path):
     assert "\n" not in str(refused.value)
 
 
+@gives(OUTCOME.to("solver"))
+async def differing_in_step_2(task, roles):
+    """Two answers, which in the second step alone are to two problems."""
+    first = await roles.solver(problem=task.prompt)
+    case = " Case 2." if first.address.step == 1 else ""
+    second = await roles.solver(problem=task.prompt + case)
+    first.reward(OUTCOME, 0.0)
+    second.reward(OUTCOME, 1.0)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("async_steps", [0, 1])
+def test_a_resumed_run_is_refused_as_it_was_before(async_steps, tmp_path):
+    """With ``async_steps`` a checkpoint has batches that are not due yet, and nothing by which they could be
+    checked."""
+    made = grpo(tasks=EASY, **ROOM | {"steps": 3})
+    measured = replace(made.evaluation, group_size=1, greedy=False, splits=())
+    refused = replace(made, evaluation=measured, schedule=constant_schedule(differing_in_step_2, "generator"))
+    with refuses("E_ANSWERS_NOT_COMPARABLE"):
+        loop.start_run(refused, tmp_path / "run", checkpoint_every=1, async_steps=async_steps)
+    with refuses("E_ANSWERS_NOT_COMPARABLE"):
+        loop.resume_run(refused, tmp_path / "run")
+
+
 @pytest.mark.whole
 def test_a_protocol_may_name_its_groups(tmp_path):
     assert trained(of_its_own, tmp_path / "each", named="each") == ["0/1", "0/2"]

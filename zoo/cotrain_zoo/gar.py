@@ -65,6 +65,7 @@ from cotrain.core.notes import Metadata
 from cotrain.metrics.heldout import measure_solver_and_verifier
 from cotrain.rollout import common_roles
 from cotrain.rollout.monte_carlo import review_verdicts, share_equal
+from cotrain.rollout.pairs import check_demonstrations
 from cotrain.rollout.protocols import attempts
 from cotrain.rollout.reviews import review, review_all
 
@@ -201,7 +202,7 @@ def gar(
     objectives = {"generator": Objective(policy="generator", role="solver", algorithm=learn_to_reason)}
 
     if trains_critic:
-        worked_solution(run.problems.get("train", 0))  # raises ConfigError where tasks have none
+        check_demonstrations("gar", run.problems)
         policies["verifier"] = run.learner(initial_critic, lr=critic_lr)
         policies["worked_solution"] = program(recite)
         roles["reference"] = Role(

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from cotrain.core.notes import CORRECT, SCORE
 from cotrain.core.types import Completion, ParseFailure
+from cotrain.data.files import JsonlTasks
 from cotrain.data.preferences import Chats
 from cotrain.formats.preferences import Preference
 from cotrain.formats.role_replies import write_review
@@ -264,6 +265,17 @@ def test_conversations_are_imitated_as_they_stand(tmp_path):
 def test_what_it_refuses(arguments, code):
     with refuses(code):
         adversarial_imitation(**SMALL | arguments)
+
+
+def test_a_held_out_problem_without_a_solution_is_refused(tmp_path):
+    path = tmp_path / "sums.jsonl"
+    rows = [{"question": f"{n} + 1?", "answer": n + 1, "solution": f"{n} + 1 = {n + 1}"} for n in range(40)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    held_out = JsonlTasks(path).get("test", 0)
+    del rows[int(held_out.gold) - 1]["solution"]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    with refuses("E_TASKS_WITHOUT_SOLUTIONS", names="1 of the 40 tasks"):
+        adversarial_imitation(**SMALL | {"tasks": JsonlTasks(path)})
 
 
 def test_the_protocol_declares_no_truth_as_pay():

@@ -1,10 +1,12 @@
 """The rewards of gar by hand, and what it refuses."""
 
+import json
 from dataclasses import dataclass, replace
 
 import pytest
 from cotrain_zoo.gar import gan_reward, gar
 
+from cotrain.data.files import JsonlTasks
 from cotrain.data.word_problems.source import WordProblems
 from cotrain.trainer.trainer import CoTrainer
 from tests.recipes.test_step_judges import SMALL, signals
@@ -60,9 +62,21 @@ class Unworked(WordProblems):
 
 
 def test_gar_refuses_tasks_without_worked_solutions():
-    with refuses("E_TASK_WITHOUT_SOLUTION", names=("words/train/0", "critic='frozen'")):
+    with refuses("E_TASKS_WITHOUT_SOLUTIONS", names=("gar", "'words'")):
         gar(tasks=Unworked())
     assert gar(tasks=Unworked(), critic="frozen").name == "gar-frozen"
+
+
+def test_gar_refuses_a_file_of_which_a_later_row_has_no_solution(tmp_path):
+    rows = [{"question": f"{n} + 1?", "answer": n + 1, "solution": f"{n} + 1 = {n + 1}"} for n in range(40)]
+    path = tmp_path / "sums.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    tasks = JsonlTasks(path)
+    last = tasks.get("train", tasks.size("train") - 1)
+    del rows[int(last.gold) - 1]["solution"]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    with refuses("E_TASKS_WITHOUT_SOLUTIONS", names=("gar", "1 of the 32 training tasks")):
+        gar(tasks=JsonlTasks(path))
 
 
 @pytest.mark.parametrize("arguments", [{"group_size": 1}, {"reviews": 1}])

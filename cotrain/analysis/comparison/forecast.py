@@ -8,7 +8,6 @@ how much the models say, and how far arms go on until they have spent what the d
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 
 from cotrain.analysis.comparison.plan import ComparisonPlan
@@ -37,7 +36,7 @@ def run_length(plan: ComparisonPlan, recipe: Recipe) -> int:
 
 def phase_counts(plan: ComparisonPlan, recipe: Recipe) -> dict[str, int]:
     """How many of a run's batches are of each phase."""
-    return dict(Counter(recipe.schedule.phase_at(step).name for step in range(run_length(plan, recipe))))
+    return dict(recipe.schedule.steps_by_phase(run_length(plan, recipe)))
 
 
 def _forecast_words(plan: ComparisonPlan, recipe: Recipe) -> str:

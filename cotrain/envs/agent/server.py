@@ -65,7 +65,7 @@ class AgentServer:
         rollout = self._find_rollout(request)
         if rollout is None:
             return _refusal(
-                BadRequest("the key is of no rollout that is played; send api_key", status=401, code="E_ROLLOUT_KEY")
+                BadRequest("the key is of no rollout that is running; send api_key", status=401, code="E_ROLLOUT_KEY")
             )
         if await asyncio.to_thread(self._is_from_other_rollout, request, rollout):
             return _refusal(

@@ -41,7 +41,7 @@ SEAT = "agent"
 class SeededEpisode(NoGrader):
     """Holds the seed of a task's episodes."""
 
-    reason: str = "its environment grades, which the recipe `environment` plays"
+    reason: str = "its environment grades, which the recipe `environment` runs"
     seed: int
 
 

@@ -173,7 +173,7 @@ def require_openenv() -> None:
 
 
 def check_class(where: str, kind: Any) -> None:
-    """Raise ConfigError for a class of which no instances can be played side by side in this process."""
+    """Raise ConfigError for a class of which no instances can be run side by side in this process."""
     from openenv.core.env_server.interfaces import Environment
 
     if not issubclass(kind, Environment):
@@ -187,7 +187,7 @@ def check_class(where: str, kind: Any) -> None:
         raise ConfigError(f"{where} {what}; {instead}", code="E_NOT_OPENENV_CLASS")
     if not kind.SUPPORTS_CONCURRENT_SESSIONS:
         raise ConfigError(
-            f"{where} does not allow several sessions at once, and the episodes of a step are played at once; set "
+            f"{where} does not allow several sessions at once, and the episodes of a step are run at once; set "
             "SUPPORTS_CONCURRENT_SESSIONS = True in the class, if its instances share nothing",
             code="E_ENVIRONMENT_NOT_CONCURRENT",
         )
@@ -207,6 +207,6 @@ def check_tools(where: str, elsewhere: Sequence[str]) -> None:
     if elsewhere:
         raise ConfigError(
             f"{where}: its tool {elsewhere[0]!r} is no function of this process; only tools that run in this process "
-            "are played, so take it out, or write it as a function of the environment's own MCP server",
+            "can be called, so take it out, or write it as a function of the environment's own MCP server",
             code="E_ENVIRONMENT_TOOLS_ELSEWHERE",
         )

@@ -208,7 +208,7 @@ class OpenEnvTasks:
         calls_tools = {"tool_name", "arguments"} <= fields.keys()
         if calls_tools:
             raise ConfigError(
-                f"{self.name} is answered by calls of tools, and its tools run in the server; tools are played where "
+                f"{self.name} is answered by calls of tools, and its tools run in the server; tools are called where "
                 "they run in this process: --tasks openenv:FILE.py:CLASS, with the recipe environment",
                 code="E_ENVIRONMENT_TOOLS_ELSEWHERE",
             )

@@ -29,7 +29,7 @@ from cotrain.rollout.runner import Roles
 class EnvironmentTask(NoGrader):
     """Holds the environment's own task."""
 
-    reason: str = "its environment grades, which the recipe `environment` plays"
+    reason: str = "its environment grades, which the recipe `environment` runs"
     task: Any
 
 
@@ -156,7 +156,8 @@ def message_text(message: Any) -> str:
         contents.append(part["content"] if isinstance(part, dict) else part.content)
     if not all(isinstance(content, str) for content in contents):
         raise ConfigError(
-            "the environment says something that is no text; only text is played", code="E_ENVIRONMENT_NOT_TEXT"
+            "the environment says something that is no text; only text can be shown to a model",
+            code="E_ENVIRONMENT_NOT_TEXT",
         )
     return "\n\n".join(contents)
 
@@ -174,7 +175,7 @@ def check_task(seat: str, task: Any) -> None:
     for reason, applies in unfit.items():
         if applies:
             raise ConfigError(
-                f"seat {seat!r}: its task {reason}; only seats that write and read text are played",
+                f"seat {seat!r}: its task {reason}; only seats that write and read text can be run",
                 code="E_SEAT_NOT_TEXT",
             )
 

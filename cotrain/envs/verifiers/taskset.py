@@ -159,7 +159,7 @@ class VerifiersTasks:
         for reason, applies in unfit.items():
             if applies:
                 raise ConfigError(
-                    f"{where} {reason}; only tasks of one prompt and one answer, graded by code, are played",
+                    f"{where} {reason}; only tasks of one prompt and one answer, graded by code, can be run",
                     code="E_TASKSET_NOT_PLAIN",
                 )
         return "\n\n".join(part for part in (data.system_prompt, data.prompt_text) if part)

@@ -53,7 +53,7 @@ from cotrain.core.arguments import NotNegative, Share, at_least
 from cotrain.formats.role_prompts import SOLVE_BARE
 from cotrain.metrics.heldout import measure_selection, measure_verifier
 from cotrain.rollout import common_roles, verifier_roles
-from cotrain.rollout.pairs import check_demonstrations, measure_pair_order, say_reply
+from cotrain.rollout.pairs import SPLITS, check_demonstrations, measure_pair_order, say_reply
 from cotrain_zoo.adversarial_imitation.protocol import LIKENESS, TELL_APART, TOLD, Form, imitate, parse_origin
 
 MOST = 512  # tokens of a reply to a conversation
@@ -74,7 +74,7 @@ def adversarial_imitation(
     replay: NotNegative = 0,  # replies of an earlier generator that the discriminator learns from too
     weights: Literal["own", "shared"] = "own",  # two policies, or one in both roles, in raro
 ) -> Recipe:
-    chats = check_demonstrations("adversarial_imitation", run.problems)
+    chats = check_demonstrations("adversarial_imitation", run.problems, splits=SPLITS)
     initial_discriminator = discriminator_model or run.model
     is_scalar = variant == "gad"
     learns = discriminator == "trained"
