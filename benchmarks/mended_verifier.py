@@ -6,13 +6,16 @@
 The solutions are drawn from those that can be read, as many from each step of a run as from any other. A program writes
 their reviews (``data/word_problems/corpus.py``). Reviews of the practice of ``shipped-checker`` stand beside them, half
 of them of right solutions, so that it forgets nothing. Without a run the practice stands alone, which is the control.
+
+With ``--solve`` the lesson is for the generator: the problems of the same solutions, each with its right solution, and
+no practice.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,11 +29,13 @@ from cotrain.data.word_problems.problem import Problem
 from cotrain.data.word_problems.source import WordProblems, study_problems
 from cotrain.formats.role_prompts import REVIEW
 from cotrain.formats.solutions import write_solution
-from cotrain.prompts.templates import fill_template
+from cotrain.prompts.templates import SOLVE, fill_template
 from cotrain.storage.jsonl import read_jsonl
 from cotrain.storage.ledger import Ledger
 
 VERDICTS = ("CORRECT", "INCORRECT")
+
+Lesson = Callable[[Problem, Sequence[str], str], Conversation]  # of a problem, and the steps and answer of a solution
 
 
 def true_review(problem: Problem, steps: Sequence[str], answer: str) -> Conversation:
@@ -40,6 +45,11 @@ def true_review(problem: Problem, steps: Sequence[str], answer: str) -> Conversa
     final = final_verdict(problem, readings, verdicts, answer)
     review = derived_review(problem, readings, verdicts, final, VERDICTS)
     return as_conversation(fill_template(REVIEW, problem=problem.text, solution=write_solution(steps, answer)), review)
+
+
+def right_solution(problem: Problem, steps: Sequence[str], answer: str) -> Conversation:
+    """A problem, answered by its right solution, whatever the solution of the run says."""
+    return as_conversation(fill_template(SOLVE, problem=problem.text), problem.solution)
 
 
 def solutions_of(run: Path, step: int, source: WordProblems) -> Iterator[tuple[Problem, list[str], str]]:
@@ -55,12 +65,12 @@ def solutions_of(run: Path, step: int, source: WordProblems) -> Iterator[tuple[P
                 yield problem, [text for _, _, text in STEPS.of(trace) or ()], answer
 
 
-def drawn_reviews(run: Path, source: WordProblems, count: int) -> list[Conversation]:
-    """True reviews of ``count`` solutions, as many of each step of the run as of any other, give or take one. Raises
-    DataError for a run that has fewer."""
+def drawn_lessons(run: Path, source: WordProblems, count: int, lesson: Lesson) -> list[Conversation]:
+    """What ``lesson`` makes of ``count`` solutions, as many of each step of the run as of any other, give or take one.
+    Raises DataError for a run that has fewer."""
     rows = read_jsonl(run / "metrics.jsonl")
     run_steps = sorted({row["step"] for row in rows if "kind" not in row and row["step"] >= 0})
-    reviews = []
+    lessons = []
     for place, step in enumerate(run_steps):
         wanted = count * (place + 1) // len(run_steps) - count * place // len(run_steps)
         solutions = list(solutions_of(run, step, source))
@@ -70,10 +80,10 @@ def drawn_reviews(run: Path, source: WordProblems, count: int) -> list[Conversat
                 "lower --solutions"
             )
         for problem, steps, answer in rng_of("mended verifier", step).sample(solutions, wanted):
-            reviews.append(true_review(problem, steps, answer))
-    if len(reviews) < count:
+            lessons.append(lesson(problem, steps, answer))
+    if len(lessons) < count:
         raise DataError(f"{run} has no training steps; expected a run of word problems with stored rollouts")
-    return reviews
+    return lessons
 
 
 def problem_of(task_id: str, source: WordProblems) -> Problem:
@@ -87,19 +97,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--solutions", type=int, default=256, help="of each run")
     parser.add_argument("--practice", type=int, default=256, help="reviews of the practice of shipped-checker")
     parser.add_argument("--operations", type=int, nargs=2, default=(4, 4), help="steps of the problems of the runs")
+    parser.add_argument("--solve", action="store_true", help="right solutions in place of reviews, and no practice")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args(argv)
     source = replace(study_problems(tuple(given.operations)), cancel=0.0)
+    lesson = right_solution if given.solve else true_review
+    count = 0 if given.solve else given.practice
     try:
-        reviews = [review for run in given.runs for review in drawn_reviews(run, source, given.solutions)]
+        lessons = [one for run in given.runs for one in drawn_lessons(run, source, given.solutions, lesson)]
     except CotrainError as error:
         parser.error(str(error))
-    practice = [check_practice(study_problems((1, 9)), "mended", 0, place) for place in range(given.practice)]
-    conversations = reviews + practice
+    practice = [check_practice(study_problems((1, 9)), "mended", 0, place) for place in range(count)]
+    conversations = lessons + practice
     rng_of("mended verifier", "order").shuffle(conversations)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text("".join(json.dumps({"messages": turns}) + "\n" for turns in conversations), encoding="utf-8")
-    print(f"{given.out}: {len(reviews)} reviews of solutions of runs, {len(practice)} of practice")
+    what = "right solutions of problems" if given.solve else "reviews of solutions"
+    print(f"{given.out}: {len(lessons)} {what} of runs, {len(practice)} of practice")
 
 
 if __name__ == "__main__":
