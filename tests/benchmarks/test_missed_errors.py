@@ -111,5 +111,36 @@ def test_a_run_gives_true_reviews_of_its_solutions(tmp_path: Path, capsys: pytes
     assert len(out.read_text().splitlines()) == 3
 
 
+@pytest.mark.whole
+def test_a_generator_is_shown_the_right_solutions_of_the_same_problems(tmp_path: Path) -> None:
+    tasks = replace(study_problems((2, 3)), cancel=0.0)
+    made = grpo(model="shipped", tasks=tasks, kl=0.0, steps=1, tasks_per_step=4, group_size=2, evaluation_tasks=1)
+    run = tmp_path / "fooled"
+    cotrain.run(made, out=run)
+    asked = {}
+    for episode in Ledger(run / "episodes").read(0):
+        _, split, place = episode.task_id.split("/")
+        task = tasks.get(split, int(place))
+        asked[task.prompt] = task
+    lessons = {}
+    for flags in ((), ("--solve",)):
+        out = tmp_path / "lesson.jsonl"
+        mended_verifier.main(
+            [str(run), "--solutions", "4", "--practice", "0", "--operations", "2", "3", *flags, "--out", str(out)]
+        )
+        lessons[flags] = [json.loads(line)["messages"] for line in out.read_text().splitlines()]
+    reviewed = [problem_in(row) for row in lessons[()]]
+    solved = [problem_in(row) for row in lessons[("--solve",)]]
+    assert sorted(reviewed) == sorted(solved) and len(solved) == 4
+    for row in lessons[("--solve",)]:
+        task = asked[problem_in(row)]
+        reply = row[1]["content"]
+        assert task.grader.grade(task, reply).value and reply == task.solution
+
+
+def problem_in(row: list[dict[str, str]]) -> str:
+    return row[0]["content"].split("\n")[0]
+
+
 def shown_solution(row: list[dict[str, str]]) -> str:
     return row[0]["content"].split("\n")[1]
