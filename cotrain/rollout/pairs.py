@@ -118,7 +118,7 @@ def check_pairs(method: str, tasks: TaskSource) -> None:
     without_pair = [task for task in asked if not _makes_pair(task)]
     if not without_pair:
         return
-    if len(without_pair) == len(asked):
+    if not any(map(_has_replies, asked)):
         raise ConfigError(
             f"{method}: the tasks {tasks.name!r} are no preferences; expected --data FILE with prompt, chosen "
             "and rejected, or tasks with worked solutions",
@@ -135,13 +135,20 @@ def check_pairs(method: str, tasks: TaskSource) -> None:
     )
 
 
+def _has_replies(task: Task) -> bool:
+    """Whether a task has a worked solution, or a conversation both replies."""
+    if isinstance(task, ChatTask) and task.rejected is None:
+        return False
+    return task.solution is not None
+
+
 def _makes_pair(task: Task) -> bool:
     """Whether a task has a wanted reply, and an unwanted one that differs from it."""
-    if task.solution is None:
+    if not _has_replies(task):
         return False
     if isinstance(task, ChatTask):
-        return task.rejected not in (None, task.solution)
-    if task.solution.endswith(f"<answer>{task.gold}</answer>"):
+        return task.rejected != task.solution
+    if str(task.solution).rstrip().endswith(f"<answer>{task.gold}</answer>"):
         return True  # as most do, of which the slow look below would say the same
     wanted, unwanted = replies_of(task)
     return wanted != unwanted
