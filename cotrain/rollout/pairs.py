@@ -96,20 +96,20 @@ def check_demonstrations(method: str, tasks: TaskSource, splits: Sequence[str] =
     imitate."""
     shown = list(_tasks_in(tasks, splits))
     without = [task for task in shown if task.solution is None]
+    if not without:
+        return any(isinstance(task, ChatTask) for task in shown)
     if len(without) == len(shown):
         raise ConfigError(
             f"{method}: the tasks {tasks.name!r} have no worked solutions; expected tasks that have, as words or a "
             "file with a column 'solution', or conversations, as --tasks chats --data FILE",
             code="E_TASKS_WITHOUT_SOLUTIONS",
         )
-    if without:
-        kind = "training tasks" if tuple(splits) == ("train",) else "tasks"
-        raise ConfigError(
-            f"{method}: {len(without)} of the {len(shown)} {kind} of {tasks.name!r} have no worked solution; leave out "
-            "their rows",
-            code="E_TASKS_WITHOUT_SOLUTIONS",
-        )
-    return isinstance(shown[0], ChatTask)
+    kind = "training tasks" if tuple(splits) == ("train",) else "tasks"
+    raise ConfigError(
+        f"{method}: {len(without)} of the {len(shown)} {kind} of {tasks.name!r} have no worked solution; leave out "
+        "their rows",
+        code="E_TASKS_WITHOUT_SOLUTIONS",
+    )
 
 
 def check_pairs(method: str, tasks: TaskSource) -> None:
