@@ -100,6 +100,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--solve", action="store_true", help="right solutions in place of reviews, and no practice")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args(argv)
+    if given.solve and not given.runs:
+        parser.error("--solve without a run has nothing to write; name a run whose problems are solved")
     source = replace(study_problems(tuple(given.operations)), cancel=0.0)
     lesson = right_solution if given.solve else true_review
     count = 0 if given.solve else given.practice

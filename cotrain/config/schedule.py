@@ -83,6 +83,11 @@ class Schedule:
         for name in (*self.cycle, *(phase_name for phase_name, _ in self.warmup)):
             if name not in names:
                 raise ConfigError(f"schedule names phase {name!r}, but there are only {names}", code="E_NO_SUCH_PHASE")
+        for name, length in self.warmup:
+            if length < 0:
+                raise ConfigError(
+                    f"schedule: warmup of phase {name!r} is {length}, expected at least 0 steps", code="E_WARMUP_RANGE"
+                )
 
     def _name_at(self, step: int) -> str:
         """The name of the phase of a step, counted from 0."""
@@ -237,15 +242,10 @@ def alternate(*phases: Phase, ratio: tuple[int, ...], warmup: Mapping[str, int] 
             f"schedule: ratio {ratio} needs one whole number >= 0 for each of {len(phases)} phases, not all 0",
             code="E_SCHEDULE_RATIO",
         )
-    for name, length in (warmup or {}).items():
-        if length < 0:
-            raise ConfigError(
-                f"schedule: warmup of phase {name!r} is {length}, expected at least 0 steps", code="E_WARMUP_RANGE"
-            )
     cycle: list[str] = []
     for phase, steps in zip(phases, ratio, strict=True):
         cycle += [phase.name] * steps
-    warmup_phases = tuple((name, length) for name, length in (warmup or {}).items() if length > 0)
+    warmup_phases = tuple((name, length) for name, length in (warmup or {}).items() if length != 0)
     return Schedule(phases=phases, cycle=tuple(cycle), warmup=warmup_phases)
 
 

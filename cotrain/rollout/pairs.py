@@ -96,20 +96,20 @@ def check_demonstrations(method: str, tasks: TaskSource, splits: Sequence[str] =
     imitate."""
     shown = list(_tasks_in(tasks, splits))
     without = [task for task in shown if task.solution is None]
+    if not without:
+        return any(isinstance(task, ChatTask) for task in shown)
     if len(without) == len(shown):
         raise ConfigError(
             f"{method}: the tasks {tasks.name!r} have no worked solutions; expected tasks that have, as words or a "
             "file with a column 'solution', or conversations, as --tasks chats --data FILE",
             code="E_TASKS_WITHOUT_SOLUTIONS",
         )
-    if without:
-        kind = "training tasks" if tuple(splits) == ("train",) else "tasks"
-        raise ConfigError(
-            f"{method}: {len(without)} of the {len(shown)} {kind} of {tasks.name!r} have no worked solution; leave out "
-            "their rows",
-            code="E_TASKS_WITHOUT_SOLUTIONS",
-        )
-    return isinstance(shown[0], ChatTask)
+    kind = "training tasks" if tuple(splits) == ("train",) else "tasks"
+    raise ConfigError(
+        f"{method}: {len(without)} of the {len(shown)} {kind} of {tasks.name!r} have no worked solution; leave out "
+        "their rows",
+        code="E_TASKS_WITHOUT_SOLUTIONS",
+    )
 
 
 def check_pairs(method: str, tasks: TaskSource) -> None:
@@ -118,7 +118,7 @@ def check_pairs(method: str, tasks: TaskSource) -> None:
     without_pair = [task for task in asked if not _makes_pair(task)]
     if not without_pair:
         return
-    if len(without_pair) == len(asked):
+    if not any(map(_has_replies, asked)):
         raise ConfigError(
             f"{method}: the tasks {tasks.name!r} are no preferences; expected --data FILE with prompt, chosen "
             "and rejected, or tasks with worked solutions",
@@ -135,13 +135,20 @@ def check_pairs(method: str, tasks: TaskSource) -> None:
     )
 
 
+def _has_replies(task: Task) -> bool:
+    """Whether a task has a worked solution, or a conversation both replies."""
+    if isinstance(task, ChatTask) and task.rejected is None:
+        return False
+    return task.solution is not None
+
+
 def _makes_pair(task: Task) -> bool:
     """Whether a task has a wanted reply, and an unwanted one that differs from it."""
-    if task.solution is None:
+    if not _has_replies(task):
         return False
     if isinstance(task, ChatTask):
-        return task.rejected not in (None, task.solution)
-    if task.solution.endswith(f"<answer>{task.gold}</answer>"):
+        return task.rejected != task.solution
+    if str(task.solution).rstrip().endswith(f"<answer>{task.gold}</answer>"):
         return True  # as most do, of which the slow look below would say the same
     wanted, unwanted = replies_of(task)
     return wanted != unwanted

@@ -138,6 +138,14 @@ def test_a_generator_is_shown_the_right_solutions_of_the_same_problems(tmp_path:
         assert task.grader.grade(task, reply).value and reply == task.solution
 
 
+def test_right_solutions_without_a_run_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty file was once written."""
+    out = tmp_path / "lesson.jsonl"
+    with pytest.raises(SystemExit):
+        mended_verifier.main(["--solve", "--out", str(out)])
+    assert "name a run" in capsys.readouterr().err and not out.exists()
+
+
 def problem_in(row: list[dict[str, str]]) -> str:
     return row[0]["content"].split("\n")[0]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cotrain.config.schedule import LEADING, Phase, alternate, constant_schedule, stream_of
+from cotrain.config.schedule import LEADING, Phase, Schedule, alternate, constant_schedule, stream_of
 from cotrain.recipes.grpo import grpo
 from cotrain.recipes.prime import prime
 from cotrain.recipes.ssp import ssp
@@ -41,6 +41,8 @@ def test_a_warmup_may_be_one_step_or_none_and_not_fewer():
         assert [made.phase_at(step).name for step in range(3)] == ["b"] * length + ["a", "b", "a"][: 3 - length]
     with refuses("E_WARMUP_RANGE", names=("'b'", "-1")):
         alternate(*phases, ratio=(1, 1), warmup={"b": -1})
+    with refuses("E_WARMUP_RANGE", names=("'b'", "-1")):  # the steps of each phase were once counted otherwise than run
+        Schedule(phases=tuple(phases), cycle=("a", "b"), warmup=(("b", -1),))
 
 
 async def bold(task, roles, *, bonus=0.5):

@@ -7,10 +7,12 @@ from collections import Counter
 import pytest
 
 from cotrain.core.seeding import rng_of
+from cotrain.core.types import Task
 from cotrain.data.word_problems import WordProblems
 from cotrain.data.word_problems.corrupt import (
     HABITS,
     Habits,
+    another_answer,
     clean_attempt,
     slipped_number,
     triggered_habits,
@@ -19,7 +21,8 @@ from cotrain.data.word_problems.corrupt import (
 )
 from cotrain.data.word_problems.oracle import grade_steps, parse_step
 from cotrain.data.word_problems.problem import Fact, Problem, assemble_problem
-from cotrain.formats.solutions import Solution, tagged_solution
+from cotrain.formats.solutions import Solution, tagged_solution, write_solution
+from cotrain.grading.pool import AnswerGrader
 from tests.sentences import refuses
 
 SOURCE = WordProblems()
@@ -183,3 +186,16 @@ def test_habits_are_checked():
         Habits(random=1.5)
     with refuses("E_UNKNOWN_HABIT: opposit | opposite"):
         Habits(kinds=("opposit",))
+
+
+def test_an_answer_that_is_written_over_another_one_is_wrong():
+    """A square root once ended in an error of ``re``, and 0.5 became 0.50."""
+    answers = ("12", "0.5", "$2.50", "5.", "3/4", "x+1", "50%", "\\sqrt{2}", "\\frac{1}{2}", "\\pi", "yes")
+    grader = AnswerGrader(workers=1)
+    for gold in answers:
+        task = Task(id="a/train/0", prompt="?", gold=gold, solution=None, difficulty=0.0, grader=grader)
+        right = write_solution(["So it is."], gold)
+        wrong = another_answer(right, gold, rng_of("another answer"))
+        grades = [grader.grade(task, text).value for text in (right, wrong)]
+        assert grades == [True, False], wrong
+    grader.close()

@@ -231,6 +231,25 @@ def test_a_solution_that_does_not_say_its_answer_makes_no_pair(tmp_path):
         dpo(tasks=JsonlTasks(write(tmp_path / "a.jsonl", rows)), model=TINY)
 
 
+@pytest.mark.parametrize("method", [dpo, reward, pair_judge])
+def test_where_no_solution_says_its_answer_that_is_what_is_said(method, tmp_path):
+    """Such tasks were once refused as having no worked solutions."""
+    rows = [{**row, "answer": "yes", "solution": "<step>It is so.</step><answer>Yes</answer>"} for row in sums()]
+    with refuses("E_TASKS_WITHOUT_PAIR", names=("40 of the 40", "a worked solution that says the answer")):
+        method(tasks=JsonlTasks(write(tmp_path / "a.jsonl", rows)), model=TINY)
+
+
+@pytest.mark.parametrize("end", ["", "\n", " So ends it."])
+def test_pairs_are_made_of_answers_in_latex_too(end, tmp_path):
+    """They once ended in an error of ``re``, in the first step or where the tasks were looked at."""
+    rows = [{**row, "answer": "\\sqrt{2}"} for row in sums()]
+    rows = [{**row, "solution": f"<step>A root.</step><answer>\\sqrt{{2}}</answer>{end}"} for row in rows]
+    tasks = JsonlTasks(write(tmp_path / "a.jsonl", rows))
+    dpo(tasks=tasks, model=TINY)
+    wanted, unwanted = replies_of(tasks.get("train", 0))
+    assert (wanted, unwanted) == (rows[0]["solution"], f"<step>A root.</step><answer>\\sqrt{{2}}0</answer>{end}")
+
+
 class Talks(Chats):
     """A user's own source, in which some conversations have an unwanted reply."""
 

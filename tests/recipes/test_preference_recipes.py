@@ -9,6 +9,7 @@ import torch
 
 from cotrain.algorithms.contract import Batch
 from cotrain.algorithms.samples import sample_of
+from cotrain.config.recipe import check_problems
 from cotrain.core.types import Sampling
 from cotrain.data.files import JsonlTasks
 from cotrain.data.preferences import Chats
@@ -151,6 +152,11 @@ def test_what_they_refuse():
     with refuses("E_SETTING_RANGE", names="group_size 1"):
         self_rewarding(group_size=1)
     assert self_rewarding(judge="frozen", **SMALL).roles["verifier"].policy == "judge"
+
+
+def test_no_training_problem_is_none_without_a_solution():
+    with refuses("E_SPLIT_EMPTY", names=("'labelled'", "train")):
+        check_problems(spin(labelled="test:4", **SMALL))
 
 
 def test_spin_learns_the_solutions_of_a_file_and_refuses_rows_without_one(tmp_path):

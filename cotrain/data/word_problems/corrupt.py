@@ -122,11 +122,15 @@ def with_errors(problem: Problem, count: int, habits: Habits, rng: random.Random
 def another_answer(text: str, answer: str, rng: random.Random) -> str:
     """A solution over whose answer another one was written, from the last step on; a number becomes one that is
     near."""
-    wrong = (
-        f"{int(answer) + rng.choice((-10, -2, -1, 1, 2, 10))}" if re.fullmatch(r"-?[0-9]+", answer) else answer + "0"
-    )
+    if re.fullmatch(r"-?[0-9]+", answer):
+        wrong = str(int(answer) + rng.choice((-10, -2, -1, 1, 2, 10)))
+    elif re.search(r"\.[0-9]*$", answer):
+        wrong = answer + "1"  # a 0 behind a decimal would say the same number
+    else:
+        wrong = answer + "0"
     last = max(0, text.rfind("<step>"))
-    return text[:last] + re.sub(rf"(?<![0-9]){re.escape(answer)}(?![0-9])", wrong, text[last:])
+    # By a function, since ``re`` would read the backslash of \sqrt{2} as one of its own.
+    return text[:last] + re.sub(rf"(?<![0-9]){re.escape(answer)}(?![0-9])", lambda _: wrong, text[last:])
 
 
 def triggered_habits(problem: Problem, fact: Fact, left: int, right: int, kinds: Sequence[str]) -> tuple[str, ...]:
