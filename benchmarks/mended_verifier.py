@@ -95,21 +95,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", type=Path, nargs="*", help="runs of word problems, each gives as many solutions")
     parser.add_argument("--solutions", type=int, default=256, help="of each run")
-    parser.add_argument("--practice", type=int, default=256, help="reviews of the practice of shipped-checker")
+    parser.add_argument("--practice", type=int, help="reviews of the practice of shipped-checker (default: 256)")
     parser.add_argument("--operations", type=int, nargs=2, default=(4, 4), help="steps of the problems of the runs")
     parser.add_argument("--solve", action="store_true", help="right solutions in place of reviews, and no practice")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args(argv)
     if given.solve and not given.runs:
         parser.error("--solve without a run has nothing to write; name a run whose problems are solved")
+    if given.solve and given.practice is not None:
+        parser.error("--solve writes no practice; leave --practice out")
     source = replace(study_problems(tuple(given.operations)), cancel=0.0)
     lesson = right_solution if given.solve else true_review
-    count = 0 if given.solve else given.practice
+    default_practice = 0 if given.solve else 256
+    n_practice = default_practice if given.practice is None else given.practice
     try:
         lessons = [one for run in given.runs for one in drawn_lessons(run, source, given.solutions, lesson)]
     except CotrainError as error:
         parser.error(str(error))
-    practice = [check_practice(study_problems((1, 9)), "mended", 0, place) for place in range(count)]
+    practice = [check_practice(study_problems((1, 9)), "mended", 0, place) for place in range(n_practice)]
     conversations = lessons + practice
     rng_of("mended verifier", "order").shuffle(conversations)
     given.out.parent.mkdir(parents=True, exist_ok=True)

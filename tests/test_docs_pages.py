@@ -237,6 +237,19 @@ def test_commands_of_the_other_pages_parse(page, parse):
             override(find_recipe(made.target)(**made.arguments), given.set)
 
 
+@pytest.mark.parametrize("page", [*EVERY, "README"])
+def test_a_table_begins_behind_an_empty_line(page):
+    """Elsewhere its rows become words of the paragraph in front of it."""
+    in_code = False
+    before = ""
+    for line in text_of(page).split("\n"):
+        if line.lstrip().startswith("```"):
+            in_code = not in_code
+        if line.startswith("|") and not in_code:
+            assert before == "" or before.startswith("|"), f"{page}: {line}"
+        before = line
+
+
 def test_links_lead_somewhere():
     for page in EVERY:
         for link in re.findall(r"\]\(([^)#]+)(?:#[\w-]+)?\)", text_of(page)):

@@ -123,13 +123,11 @@ def test_a_generator_is_shown_the_right_solutions_of_the_same_problems(tmp_path:
         task = tasks.get(split, int(place))
         asked[task.prompt] = task
     lessons = {}
-    for flags in ((), ("--solve",)):
+    for flags in (("--practice", "0"), ("--solve",)):
         out = tmp_path / "lesson.jsonl"
-        mended_verifier.main(
-            [str(run), "--solutions", "4", "--practice", "0", "--operations", "2", "3", *flags, "--out", str(out)]
-        )
+        mended_verifier.main([str(run), "--solutions", "4", "--operations", "2", "3", *flags, "--out", str(out)])
         lessons[flags] = [json.loads(line)["messages"] for line in out.read_text().splitlines()]
-    reviewed = [problem_in(row) for row in lessons[()]]
+    reviewed = [problem_in(row) for row in lessons[("--practice", "0")]]
     solved = [problem_in(row) for row in lessons[("--solve",)]]
     assert sorted(reviewed) == sorted(solved) and len(solved) == 4
     for row in lessons[("--solve",)]:
@@ -144,6 +142,9 @@ def test_right_solutions_without_a_run_are_refused(tmp_path: Path, capsys: pytes
     with pytest.raises(SystemExit):
         mended_verifier.main(["--solve", "--out", str(out)])
     assert "name a run" in capsys.readouterr().err and not out.exists()
+    with pytest.raises(SystemExit):
+        mended_verifier.main(["some/run", "--solve", "--practice", "3", "--out", str(out)])
+    assert "leave --practice out" in capsys.readouterr().err and not out.exists()
 
 
 def problem_in(row: list[dict[str, str]]) -> str:
